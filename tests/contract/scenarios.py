@@ -30,12 +30,16 @@ from godwit.migration import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 if TYPE_CHECKING:
     from tests.contract.scenario import Misfortune, Step
 
-__all__ = ["REGROUPED", "SCENARIOS", "drawn", "scenario"]
+__all__ = ["ON_DEMAND", "REGROUPED", "SCENARIOS", "drawn", "scenario"]
 
 LOAD = Policy(on_loss=LossPolicy.LOAD)
 PEERS = Policy(copies_from=CopiesFrom.PEERS)
 ONE = {"local-0": 1}
-STRATEGIES = tuple(strategy for strategy in Strategy if not strategy.activates_standby)
+STRATEGIES = tuple(
+    strategy
+    for strategy in Strategy
+    if not (strategy.activates_standby or strategy is Strategy.ON_DEMAND)
+)
 
 
 def _rows(epochs: int) -> tuple[Step, ...]:
@@ -581,14 +585,114 @@ REGROUPED: tuple[Scenario, ...] = (
 )
 
 
+_DEMAND = _exchange(Strategy.ON_DEMAND)
+_TO_ONE = Migrate(component="order", to="local-0", strategy=Strategy.ON_DEMAND)
+
+
+def _demanded(name: str, *steps: Step, deep: bool = True, **judged: Any) -> Scenario:
+    judged = {"same_epochs": True, "never": ("KeyGroupsSuspended",), **judged}
+    return Scenario(name=f"{name} (on demand)", steps=steps, deep=deep, **judged)
+
+
+ON_DEMAND: tuple[Scenario, ...] = (
+    _demanded(
+        "all key groups move",
+        *(*_rows(3), *_DEMAND, *_rows(5)),
+        deep=False,
+        told=("MigrationStarted", "KeyGroupsLoaded", "AssignmentSwitched", "MigrationFinished"),
+        never=("WarmingStarted",),
+        ends=_ENDED,
+    ),
+    _demanded("key groups move while no row arrives", *_rows(3), *_DEMAND, Settle(), *_rows(2)),
+    _demanded(
+        "key groups move back and forth while their copies are partial",
+        *(*_rows(4), *_DEMAND, Rows(count=5), *_DEMAND, Rows(count=5), *_DEMAND, *_rows(2)),
+        *(*_exchange(), *_rows(2), Settle(), *_rows(3)),
+    ),
+    _demanded(
+        "partial copies are asked of executors that have them",
+        *(*_rows(4), *_DEMAND, Rows(count=5), *_exchange(), *_rows(5), Settle(), *_rows(2)),
+        policy=PEERS,
+        ends=_ENDED * 2,
+    ),
+    _demanded(
+        "attempts come to nothing while copies are partial",
+        *(*_rows(3), *_DEMAND, Rows(misfortune="aborted"), Rows(misfortune="aborted")),
+        *_rows(4),
+        told=("EpochAborted",),
+        ends=_ENDED,
+    ),
+    _demanded(
+        "an executor is lost before, while and after its lanes run",
+        *(*_rows(3), Executors(there={"local-1": 1, "local-2": 1, "local-3": 1}), *_rows(2)),
+        *(Rows(loses="local-1"), *_rows(1), Executors(there={"local-3": 1}), *_rows(3)),
+        executors={**THREE, "local-3": 1},
+        told=("ExecutorLost", "EpochAborted", "KeyGroupsLoaded"),
+    ),
+    _demanded(
+        "the destination is lost while its copies are partial",
+        *(*_rows(3), replace(_TO_ONE, to="local-2"), Rows(count=5)),
+        *(Executors(there=TWO), Rows(count=5), Rows(), *_rows(3)),
+        executors=THREE,
+        told=("ExecutorLost", "KeyGroupsLoaded"),
+    ),
+    _demanded(
+        "the destination is lost before it has run",
+        *(*_rows(3), replace(_TO_ONE, to="local-2"), Executors(there=TWO), *_rows(3)),
+        executors=THREE,
+    ),
+    _demanded(
+        "a partial copy vanishes and nobody knows",
+        *(*_rows(3), *_DEMAND, Rows(count=5), ForgetStore(executor="local-1"), *_rows(4)),
+        same_epochs=False,
+        never=(),
+    ),
+    _demanded(
+        "key groups that are partial are dealt out over other lanes, and leave",
+        *(*_rows(3), *_DEMAND, Rows(count=5), Settle()),
+        Lanes(component="order", lanes={"local-0": 2}, lane_of={0: 1, 1: 1}),
+        *(*_rows(1), Deal(component="totals", lanes={"local-0": 2, "local-1": 3}), *_rows(2)),
+        *(Drain(executor="local-1"), *_rows(2), Settle(), Executors(there={"local-0": 4})),
+        *_rows(2),
+        executors={"local-0": 4, "local-1": 3},
+    ),
+    *(
+        _demanded(
+            f"the driver dies when an epoch is {step} while copies are partial",
+            *(*_rows(3), *_DEMAND, Rows(count=5, misfortune=step), Restart(there=THREE)),
+            *(Rows(count=5), *_DEMAND, Rows(count=5), Rows(count=5, misfortune=step)),
+            *(Restart(there=TWO), *_rows(3)),
+        )
+        for step in ("planned", "staged", "committed")
+    ),
+    *(
+        _demanded(
+            f"{what} while copies are partial",
+            *(*_rows(3), *_DEMAND, Rows(count=5), Regroup(components=parts), *_rows(6)),
+            again=True,
+            told=("ComponentsRegrouped",),
+        )
+        for what, parts in (
+            ("operators in a row are fused", {"row": ("order", "again")}),
+            ("operators side by side are fused", {"side": ("totals", "again")}),
+        )
+    ),
+)
+"""Scenarios of key groups whose state is fetched on demand, however small it is."""
+
+
 def scenario(name: str) -> Scenario:
     """Return the scenario of that name."""
-    return next(s for s in (*SCENARIOS, *REGROUPED) if s.name == name)
+    return next(s for s in (*SCENARIOS, *REGROUPED, *ON_DEMAND) if s.name == name)
 
 
-def drawn(seed: int, *, regrouped: bool = False) -> Scenario:
-    """Draw a scenario: anything may happen at any time, but not everybody dies at once."""
+def drawn(seed: int, *, regrouped: bool = False, on_demand: bool = False) -> Scenario:
+    """Draw a scenario: anything may happen at any time, but not everybody dies at once.
+
+    `on_demand`: key groups migrate by this strategy too.
+    """
     rng = random.Random(seed)
+    strategies = (*STRATEGIES[:2], *([Strategy.ON_DEMAND] * 2 if on_demand else []))
     names = ["local-0", "local-1", "local-2"]
     steps: list[Step] = []
     there, newest, deep = dict.fromkeys(names, 1), 2, rng.random() < 0.5
@@ -626,7 +730,7 @@ def drawn(seed: int, *, regrouped: bool = False) -> Scenario:
                         component=rng.choice(components),
                         to=rng.choice(sorted(there)),
                         key_groups=tuple(sorted(rng.sample(range(16), rng.randint(1, 16)))),
-                        strategy=rng.choice(STRATEGIES[:2]),
+                        strategy=rng.choice(strategies),
                         bounds=Bounds(max_moves=rng.choice((1, 4, 32)), max_lag=rng.randrange(3)),
                     )
                 )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.contract.one_process import Late, OneProcess
-from tests.contract.scenarios import REGROUPED, SCENARIOS, drawn
+from tests.contract.scenarios import ON_DEMAND, REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
 from tests.support.rounds import rounds
 
+from godwit.checkpoint import partial_copies
+from godwit.checkpoint.chains import choose_snapshots
+from godwit.checkpoint.partial_copies import PartialCopies
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
+from godwit.engine import instructions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +32,54 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(
     tmp_path: Path, scenario: Scenario
 ) -> None:
     play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Fetch any state on demand, and in an epoch complete and snapshot one key group of each state.
+
+    Returns for each time that key groups had no copy if they began with partial ones.
+    """
+    begun: list[bool] = []
+    begin, complete = PartialCopies.begin, PartialCopies.complete_some
+
+    def counted(copies: PartialCopies, *arguments: Any) -> None:
+        begin(copies, *arguments)
+        begun.append(copies.began)
+
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    choose = partial(choose_snapshots, min_changelog_bytes=1)
+    monkeypatch.setattr(
+        instructions, "choose_snapshots", lambda *a, **o: choose(*a, **{**o, "budget_bytes": 1})
+    )
+    monkeypatch.setattr(PartialCopies, "begin", counted)
+    monkeypatch.setattr(PartialCopies, "complete_some", lambda own, here, _: complete(own, here, 0))
+    return begun
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *ON_DEMAND,
+        *(
+            pytest.param(drawn(seed, on_demand=True), marks=pytest.mark.campaign)
+            for seed in range(300, 300 + rounds(3, 9))
+        ),
+        *(
+            pytest.param(drawn(seed, on_demand=True, regrouped=True), marks=pytest.mark.campaign)
+            for seed in range(400, 400 + rounds(1, 4))
+        ),
+    ],
+    ids=str,
+)
+def test_whatever_happens_to_state_that_is_fetched_on_demand_the_rows_are_the_same(
+    tmp_path: Path, scenario: Scenario, begun: list[bool]
+) -> None:
+    play(
+        scenario,
+        OneProcess(tmp_path, deep=scenario.deep, again=scenario.again, policy=scenario.policy),
+    )
+    assert any(begun)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::5] if LONG else SCENARIOS[5::10], ids=str)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
+from godwit.migration.copies import Copies
 from godwit.migration.messages import (
     Announce,
     Command,
@@ -27,6 +28,7 @@ from godwit.migration.messages import (
     StartWarming,
     SwitchAssignment,
 )
+from godwit.migration.on_demand import OnDemand
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
@@ -134,8 +136,10 @@ class UnreliableRuntime:
                     c: [g for g in range(NUM_KEY_GROUPS) if self.waiting[c, g]] for c in COMPONENTS
                 },
                 state_bytes=dict.fromkeys(COMPONENTS, SIZES),
+                on_demand=OnDemand(obstacles=dict.fromkeys(COMPONENTS, ""), min_bytes=12),
             ),
             self.policy,
+            Copies({c: [c] for c in COMPONENTS}),
         )
         self.obey(self.protocol.opening)
 
@@ -157,6 +161,8 @@ class UnreliableRuntime:
                 case SwitchAssignment(component=c, assignment=assignment):
                     self.switched(c, assignment)
                 case Announce(event, {"component": c, "key_groups": key_groups}):
+                    if "on_demand" in command.values:
+                        self.seen["fetched on demand"] += 1
                     self.changed(event, c, set(key_groups))
                 case DropCopies(component=c, executor=executor, key_groups=key_groups):
                     for g in key_groups:
@@ -477,7 +483,7 @@ class UnreliableRuntime:
             assert self.held or set(component.assignment.executors) <= self.executors.keys()
             assert component.suspended == self.suspended[c]
             # A key group that switches to a warm place needs no loading any more.
-            assert component.load <= self.load[c]
+            assert component.whole <= component.load <= self.load[c]
             self.load[c] &= component.load
             assert {g for g in range(NUM_KEY_GROUPS) if self.waiting[c, g]} <= component.waiting
             assert (component.migration is not None) == (c in self.requested)

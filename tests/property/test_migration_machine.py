@@ -118,6 +118,8 @@ def test_long_walks_lose_nothing_and_come_to_rest(trouble: float) -> None:
         "lost in an epoch that committed",
         "live finished",
         "disruptive finished",
+        "on_demand finished",
+        "fetched on demand",
         "stop_the_world finished",
         "live cancelled",
     ):

@@ -54,7 +54,7 @@ Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.uint64]
 
 FROM_BYTES: int = 64 << 20
-"""Bytes of missing state from which on copies begin as partial ones; less is read at once."""
+"""Default of `Touched.min_bytes`, and of a lane's share of a migration on demand."""
 _READ_BYTES: Final = 64 << 20  # of blocks, at once
 _MAX_BLOCKS: Final = 10_000  # each is a mapping of a process, which may have 65,530
 _PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted
@@ -68,6 +68,8 @@ class Touched:
 
     hashes: Integers  # of the keys, as they are stored; may repeat
     key_groups: Mask  # key groups of which the epoch reads no other entries
+    # bytes of missing state from which on copies begin as partial ones; less is read at once
+    min_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -392,7 +394,7 @@ class PartialCopies:
             return
         chains = StoredChains(segments, snapshots, key_groups)
         if (
-            chains.size_bytes.sum() < max(FROM_BYTES, 1)
+            chains.size_bytes.sum() < max(touched.min_bytes, 1)
             or chains.num_blocks > _MAX_BLOCKS
             or not self._storage.maps
         ):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.checkpoint import partial_copies
 from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.records import StateId
 from godwit.engine.lane.messages import (
@@ -111,6 +112,7 @@ def operator_instruction(
         states=tuple(states),
         suspended=suspended,
         load=~suspended if always_load else key_group_mask(view.load, num_key_groups),
+        whole=key_group_mask(view.whole, num_key_groups),
         waiting=tuple(waiting.values()),
         waiting_from=waiting_from,
         resumed=key_group_mask(view.consume, num_key_groups),
@@ -252,6 +254,7 @@ class Instructor:
             compression=self._settings.compression,
             hot_keys=self._settings.hot_keys,
             restore=self._settings.restore,
+            fetch_from_bytes=partial_copies.FROM_BYTES,
         )
 
     def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
+from godwit.checkpoint import partial_copies
 from godwit.checkpoint.commit_log import CommitLog, check_identity, other_key_groups
 from godwit.checkpoint.edits import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
@@ -27,6 +28,7 @@ from godwit.engine.outcomes import empty_slots, state_bytes
 from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
 from godwit.migration.messages import RunStarted, SlotPair
+from godwit.migration.on_demand import OnDemand
 from godwit.model import events
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import (
@@ -53,8 +55,10 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import Cluster, Executor
     from godwit.engine.initial_state import InitialState, WrittenInitialState
     from godwit.engine.repartition import Rewritten
+    from godwit.engine.settings import Lanes
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import LoadSummary
+    from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
@@ -525,6 +529,7 @@ def run_started(
     executors: Sequence[Executor],
     *,
     run_id: str,
+    settings: Lanes,
 ) -> RunStarted:
     """Return the protocol's first fact: durable state, assignments and executors."""
     recorded = {} if log.latest is None else recovery.by_present_names(log.latest.assignments)
@@ -545,7 +550,26 @@ def run_started(
             for sizes in [state_bytes(c.states, log.chains)]
         },
         slots=_slot_pairs(flow, log.chains, recovery.slots(log.latest)),
+        on_demand=OnDemand(
+            obstacles={
+                state: obstacle_to_demand(operator, log.storage, settings)
+                for operator in flow.operators
+                for state in operator.states
+            },
+            min_bytes=partial_copies.FROM_BYTES,
+        ),
     )
+
+
+def obstacle_to_demand(operator: KeyedOperator, storage: CheckpointStorage, settings: Lanes) -> str:
+    """Return why an operator's state cannot be fetched on demand by new owners; else empty."""
+    if settings.restore == "whole":
+        return 'lanes load state whole, by Lanes(restore="whole")'
+    if not storage.maps:
+        return "the checkpoint is not on a local disk of this machine"
+    if operator.complete or not operator.reads_touched:
+        return f"operator {operator.name!r} reads the state of other keys than those of its rows"
+    return ""
 
 
 def begin_run(

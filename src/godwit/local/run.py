@@ -146,7 +146,13 @@ class LocalRun(FlowRun):
             log=self.log,
         )
         started = run_started(
-            recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
+            recovered.flow,
+            self.log,
+            recovered,
+            {},
+            [*self.executors.values()],
+            run_id=self.run_id,
+            settings=settings,
         )
         self.coordinator = Coordinator(
             started,

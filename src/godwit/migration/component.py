@@ -110,6 +110,8 @@ class TrackedComponent:
     suspended: dict[int, int] = field(default_factory=dict)
     # key groups ordered to be loaded that have not run since
     load: set[int] = field(default_factory=set)
+    # those of them, and others before, that are loaded whole
+    whole: set[int] = field(default_factory=set)
     transfers: dict[int, Transfer] = field(default_factory=dict)  # key group → its transfer
     # executor → key groups that left it, whose copies are dropped at the next commit; until then
     # key groups can return to them if the new executor dies
@@ -134,6 +136,7 @@ class TrackedComponent:
             suspended=frozenset(self.suspended),
             waiting=frozenset(self.waiting),
             load=frozenset(self.load),
+            whole=frozenset(self.load & self.whole),
             transfers=tuple(self.transfers[g] for g in sorted(self.transfers)),
             moves=tuple(migration.moves.values()) if migration else (),
             migration=migration.request.id if migration else None,
@@ -312,7 +315,12 @@ class TrackedComponent:
         for g in resumed:
             del self.suspended[g]
         self.load = (self.load - places.keys()) | load
-        run.announce(events.KeyGroupsLoaded, self.name, load)
+        strategy = None if migration is None else migration.strategy
+        self.whole -= places.keys()
+        if strategy is Strategy.DISRUPTIVE:
+            self.whole |= load
+        fetched = strategy is Strategy.ON_DEMAND
+        run.announce(events.KeyGroupsLoaded, self.name, load, on_demand=fetched)
         run.announce(events.KeyGroupsResumed, self.name, resumed)
 
     def _ready_transfers(self, run: ProtocolState) -> list[int]:
@@ -486,24 +494,30 @@ def suspend_or_load(
     component: TrackedComponent, run: ProtocolState, key_groups: Iterable[int]
 ) -> None:
     """Suspend key groups without an up-to-date copy at their executor, or order these loaded."""
-    suspended, load = [], []
-    for g in key_groups:
-        if g in component.suspended:
-            continue
-        if component.lag(run, g, component.assignment.executor(g)) <= run.policy.recovery.max_lag:
-            component.load.discard(g)
-        elif run.on_cold is LossPolicy.LOAD:
-            load.append(g)
-        else:
-            suspended.append(g)
-            continue
+    running = [g for g in key_groups if g not in component.suspended]
+    cold = {
+        g
+        for g in running
+        if component.lag(run, g, component.assignment.executor(g)) > run.policy.recovery.max_lag
+    }
+    component.load.difference_update(running)
+    component.whole.difference_update(running)
+    fetches = run.on_cold is LossPolicy.ON_DEMAND and not (
+        run.on_demand.obstacle(run.copies.states(component.name))
+        or run.on_demand.too_little(cold, component.assignment, component.state_bytes)
+    )
+    if fetches or run.on_cold is LossPolicy.LOAD:
+        component.load |= cold
+        suspended = set[int]()
+    else:
+        component.suspended.update(dict.fromkeys(sorted(cold), run.committed))
+        suspended = cold
+    for g in running:
         transfer = component.transfers.get(g)
-        if transfer is not None and not transfer.planned:
+        if g not in suspended and transfer is not None and not transfer.planned:
             del component.transfers[g]
-    component.suspended.update(dict.fromkeys(suspended, run.committed))
-    component.load = (component.load - set(suspended)) | set(load)
     run.announce(events.KeyGroupsSuspended, component.name, suspended)
-    run.announce(events.KeyGroupsLoaded, component.name, load)
+    run.announce(events.KeyGroupsLoaded, component.name, cold - suspended, on_demand=fetches)
 
 
 def admit(

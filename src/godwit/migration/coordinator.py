@@ -282,11 +282,13 @@ class Coordinator:
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
             moving = component.assignment.moves_to(request.target)
+        strategy, reason = self._protocol.suitable_strategy(request)
         started = self._make_event(
             events.MigrationStarted,
             migration=request.id,
             component=request.component,
-            strategy=request.strategy.value,
+            strategy=strategy.value,
+            reason=reason,
             moves=len(moving),
             state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.migration.on_demand import OnDemand
 from godwit.migration.strategy import Bounds, Strategy
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class RunStarted:
     # component → key group → bytes of state, as far as known
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     slots: tuple[SlotPair, ...] = ()  # states that are two slots of every key group of one operator
+    on_demand: OnDemand = field(default_factory=OnDemand)  # states that can be fetched on demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,10 @@ from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
 from godwit.migration.state import ProtocolState, ProtocolView
-from godwit.migration.strategy import Policy
+from godwit.migration.strategy import Policy, Strategy
 from godwit.model import events
 from godwit.model.errors import MigrationError
+from godwit.model.key_groups import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +80,7 @@ class MigrationProtocol:
             copies=Copies() if copies is None else copies,
             committed=started.committed,
             slots=started.slots,
+            on_demand=started.on_demand,
         )
         self._components = {
             name: TrackedComponent(
@@ -265,9 +267,20 @@ class MigrationProtocol:
                 component=c.name,
                 strategy=request.strategy.value,
             )
+        if request.strategy is Strategy.ON_DEMAND and (
+            why := self._run.on_demand.obstacle(self._run.copies.states(c.name))
+        ):
+            raise MigrationError(
+                f"Component {c.name!r} cannot migrate by strategy {request.strategy.value!r}: "
+                f"{why}.",
+                remedy="Migrate it by 'live', or by 'disruptive' if it has to leave at once.",
+                component=c.name,
+                strategy=request.strategy.value,
+            )
         executors, draining = self._run.executors, self._run.draining
         check_target(c.name, c.assignment, request.target, executors=executors, draining=draining)
         c.record_state_bytes(request.state_bytes)
+        request = replace(request, strategy=self.suitable_strategy(request)[0])
         moves = order_moves(
             (
                 replace(move, state_bytes=int(c.state_bytes[move.key_group]))
@@ -285,6 +298,24 @@ class MigrationProtocol:
             begun = self._run.begun_by_hand
             begun[c.name] = begun.get(c.name, 0) + 1
         return self._react()
+
+    def suitable_strategy(self, request: MigrationRequested) -> tuple[Strategy, str]:
+        """Return the strategy by which a request is carried out, and the reason if it differs.
+
+        State that is too small to be fetched on demand migrates live.
+        """
+        c, strategy = self._components.get(request.component), request.strategy
+        if (
+            c is None
+            or strategy is not Strategy.ON_DEMAND
+            or request.target.num_key_groups != c.assignment.num_key_groups
+        ):
+            return strategy, ""
+        sizes, known = c.state_bytes.copy(), PerKeyGroup.of(request.state_bytes)
+        sizes[known.key_groups] = known.numbers
+        moving = [move.key_group for move in c.assignment.moves_to(request.target)]
+        why = self._run.on_demand.too_little(moving, request.target, sizes)
+        return (Strategy.LIVE, why) if why else (strategy, "")
 
     def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
         """End a migration, and cancel its remaining moves; raise if the id is unknown."""

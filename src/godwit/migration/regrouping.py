@@ -156,6 +156,7 @@ def _merge_parts(
         lanes={key: lanes for part in reversed(parts) for key, lanes in part.lanes.items()},
         state_bytes=np.zeros_like(first.state_bytes),
         load={g for part in parts for g in part.load},
+        whole={g for part in parts for g in part.whole},
         orphaned=any(part.orphaned for part in parts),
     )
     component.record_state_bytes(state_bytes)

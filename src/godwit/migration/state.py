@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from godwit.migration.messages import Announce
 from godwit.migration.strategy import Strategy
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from godwit.migration.copies import Copies
     from godwit.migration.messages import Command, SlotPair
+    from godwit.migration.on_demand import OnDemand
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.model import events
     from godwit.model.assignment import Assignment, Move
@@ -45,6 +46,8 @@ class ComponentView:
     waiting: frozenset[int] = frozenset()  # key groups that have rows waiting
     # key groups that lanes load before they process them
     load: frozenset[int] = frozenset()
+    # those of them that are loaded whole, though entries could be fetched on demand
+    whole: frozenset[int] = frozenset()
     transfers: tuple[Transfer, ...] = ()  # in flight, by key group
     moves: tuple[Move, ...] = ()  # planned moves that are not in flight yet, in order
     migration: str | None = None  # the migration in progress, if any
@@ -119,6 +122,7 @@ class ProtocolState:
     on_cold: LossPolicy
     executors: dict[str, int]  # name → lanes of live executors
     copies: Copies
+    on_demand: OnDemand
     committed: int  # the last committed epoch
     draining: set[str] = field(default_factory=set)  # of the executors
     running: int | None = None  # the running epoch, if any
@@ -144,10 +148,18 @@ class ProtocolState:
         return f"{self.run_id}/{self.attempts}"
 
     def announce(
-        self, event: type[events.Event], component: str, key_groups: Iterable[int]
+        self,
+        event: type[events.Event],
+        component: str,
+        key_groups: Iterable[int],
+        **flags: bool,
     ) -> None:
-        """Announce an event about key groups of a component, unless there are none."""
+        """Announce an event about key groups of a component, unless there are none.
+
+        `flags`: other fields of the event, false by default.
+        """
         ascending = tuple(sorted(key_groups))
         if ascending:
-            values = {"component": component, "key_groups": ascending}
+            values: dict[str, Any] = {"component": component, "key_groups": ascending}
+            values |= {name: flag for name, flag in flags.items() if flag}
             self.orders.append(Announce(event, values))

@@ -19,15 +19,16 @@ class Strategy(StrEnum):
 
     Pass one, or its value such as ``"live"``, as ``query.migrate(..., strategy=...)``. ``LIVE``:
     each key group when its copy is up to date; epochs continue. ``DISRUPTIVE``: all at the next
-    epoch, which loads their state first. ``STOP_THE_WORLD``: all once their copies are complete; no
-    epoch runs until then. ``INSTANT`` and ``SMOOTH``: all at the next epoch, without state;
-    two-phase windows only. With ``SMOOTH``, rows of panes that have begun still go to the old
-    executor.
+    epoch, which loads their state first. ``ON_DEMAND``: all at the next epoch, which reads the
+    state of the keys of its rows from the checkpoint; later epochs read the rest.
+    ``STOP_THE_WORLD``: all once their copies are complete; no epoch runs until then. ``INSTANT``
+    and ``SMOOTH``: all at the next epoch, without state; two-phase windows only. With ``SMOOTH``,
+    rows of panes that have begun still go to the old executor.
 
     Examples
     --------
     >>> [strategy.value for strategy in gw.migration.Strategy]
-    ['live', 'disruptive', 'stop_the_world', 'instant', 'smooth']
+    ['live', 'disruptive', 'on_demand', 'stop_the_world', 'instant', 'smooth']
     >>> gw.migration.Strategy.LIVE.warms
     True
     """
@@ -36,6 +37,12 @@ class Strategy(StrEnum):
     """Epochs continue; each key group switches when its copy is up to date (Ding et al. §3.2)."""
     DISRUPTIVE = "disruptive"
     """All key groups switch at the next epoch, whose lanes load their state first (Enorm §4.5)."""
+    ON_DEMAND = "on_demand"
+    """All switch at the next epoch, whose lanes fetch the state of the keys of its rows (Meces).
+
+    Later epochs fetch the rest, the keys of their rows first (Gu et al., ATC 2022). Only for state
+    of some size, and operators that read no other keys; see `godwit.migration.on_demand`.
+    """
     STOP_THE_WORLD = "stop_the_world"
     """No epoch runs until all copies are complete; then all key groups switch (the baseline)."""
     INSTANT = "instant"
@@ -62,7 +69,7 @@ class Strategy(StrEnum):
         >>> gw.migration.Strategy.LIVE.warms, gw.migration.Strategy.DISRUPTIVE.warms
         (True, False)
         """
-        return self is not Strategy.DISRUPTIVE
+        return self not in (Strategy.DISRUPTIVE, Strategy.ON_DEMAND)
 
     @property
     def activates_standby(self) -> bool:
@@ -104,6 +111,8 @@ class LossPolicy(StrEnum):
     That is so after the loss of an executor, and at a restart. Pass it as
     ``gw.migration.Policy(on_loss=...)`` or ``gw.migration.Policy(on_start=...)``.
 
+    ``ON_DEMAND``: the next epoch reads the state of the keys of its rows from the checkpoint, and
+    later epochs read the rest; where this is not possible, or the state is small, as ``SUSPEND``.
     ``SUSPEND``: their rows wait until a copy is up to date; other key groups continue. ``LOAD``:
     the next epoch loads their state first, so it takes longer.
 
@@ -113,6 +122,8 @@ class LossPolicy(StrEnum):
     'load'
     """
 
+    ON_DEMAND = "on_demand"
+    """The next epoch reads the state of its rows' keys, later ones the rest; or as ``SUSPEND``."""
     SUSPEND = "suspend"
     """Their rows wait until a copy is up to date; other key groups continue."""
     LOAD = "load"
@@ -236,7 +247,7 @@ class Policy:
     2
     """
 
-    on_loss: LossPolicy = LossPolicy.SUSPEND
+    on_loss: LossPolicy = LossPolicy.ON_DEMAND
     on_start: LossPolicy = LossPolicy.LOAD
     recovery: Bounds = field(default_factory=Bounds)
     patience: int = 60

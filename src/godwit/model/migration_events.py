@@ -38,6 +38,8 @@ class MigrationStarted(_MigrationEvent):
         Number of key groups to move.
     state_bytes
         Bytes of their state.
+    reason
+        Reason of the strategy, if it is not the one that was asked for; else empty.
 
     Examples
     --------
@@ -52,10 +54,12 @@ class MigrationStarted(_MigrationEvent):
     strategy: str
     moves: int
     state_bytes: int = 0
+    reason: str = ""
 
     def _one_line_text(self) -> str:
+        why = f", since {self.reason}" if self.reason else ""
         return (
-            f"{self._subject} started ({self.strategy}): {counted(self.moves, 'key group')}, "
+            f"{self._subject} started ({self.strategy}{why}): {counted(self.moves, 'key group')}, "
             f"{human_bytes(self.state_bytes)}"
         )
 
@@ -248,7 +252,7 @@ class KeyGroupsResumed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsLoaded(_KeyGroupEvent):
-    """Key groups have come to an executor without their state, so the next epoch loads it first.
+    """Key groups have come to an executor without their state, which the next epoch reads.
 
     Attributes
     ----------
@@ -256,10 +260,17 @@ class KeyGroupsLoaded(_KeyGroupEvent):
         Name of the component.
     key_groups
         Numbers of the key groups.
+    on_demand
+        True if the next epoch needs only the state of the keys of its rows; later epochs read the
+        rest. False: it loads all state of key groups with rows first, unless much is missing and
+        the setting ``restore`` of lanes is ``"touched"``.
     """
 
+    on_demand: bool = False
+
     def _one_line_text(self) -> str:
-        return f"{self.component}: the next epoch loads {key_groups_listed(self.key_groups)}"
+        how = "fetches the state of its rows' keys of" if self.on_demand else "loads"
+        return f"{self.component}: the next epoch {how} {key_groups_listed(self.key_groups)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from godwit.placement.preview import PlanPreview
     from godwit.runtime.ports import ChangedRun
 
-AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
+AnyStrategy = (
+    Strategy | Literal["live", "disruptive", "on_demand", "stop_the_world", "instant", "smooth"]
+)
 AnyPlan = str | Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 

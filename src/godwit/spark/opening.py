@@ -236,6 +236,7 @@ class _Opener:
             options.sizing.assignments,
             tuple(cluster.executors.values()),
             run_id=self._run_id,
+            settings=options.lanes,
         )
         coordinator = self._coordinator(started, recovery, log, cluster, starts=before is None)
         self._closing["coordinator"] = coordinator.close

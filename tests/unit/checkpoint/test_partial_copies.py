@@ -35,12 +35,6 @@ ALL = np.ones(NUM_KEY_GROUPS, np.bool_)
 Entries = dict[str, int]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin with partial copies however little is missing."""
-    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
-
-
 class History:
     """A checkpoint that grows by epochs, and the truth about every key."""
 
@@ -125,7 +119,11 @@ class History:
         }
         floor = floor.copy()
         floor[list(snapshots)] = -1
-        few = None if touched is None else Touched(hashes=hashes_of(touched), key_groups=mask)
+        few = (
+            None
+            if touched is None
+            else Touched(hashes=hashes_of(touched), key_groups=mask, min_bytes=0)
+        )
         cold, parts = bring_forward(
             local,
             needed,

@@ -20,6 +20,7 @@ from godwit.engine import outcomes
 from godwit.engine.cluster import Executor
 from godwit.engine.policies import FlowEpoch, Proposal, Regroup, Repartition
 from godwit.engine.recovery import recover_flow, run_started
+from godwit.engine.settings import Lanes
 from godwit.migration import Policy
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.messages import MigrationRequested
@@ -56,7 +57,9 @@ class TwoOperators:
         there = [Executor(name=name, location=None, lanes=1) for name in ("x", "y")]
         first = gw.migration.even_assignment(4, ["x", "y"], [1, 1])
         given = {"b": first.moved({0: "y"})} if apart else {}
-        started = run_started(self.flow, self.log, recovery, given, there, run_id="r")
+        started = run_started(
+            self.flow, self.log, recovery, given, there, run_id="r", settings=Lanes()
+        )
         self.coordinator = Coordinator(
             started,
             states={c.name: c.states for c in self.flow.components},

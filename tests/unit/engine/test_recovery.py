@@ -25,6 +25,7 @@ from godwit.engine.recovery import (
     recover_flow,
     run_started,
 )
+from godwit.engine.settings import Lanes
 from godwit.migration.outcome import LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 from godwit.model.key_groups import KeyGroupLoad
@@ -136,12 +137,16 @@ def test_a_start_that_names_components_begins_under_them_where_their_operators_w
     )
     assert recovery.flow.physical_plan == plan(both=("a", "b"))
     executors = [Executor(name=name, location=None, lanes=1) for name in ("0", "1")]
-    first = run_started(recovery.flow, log, recovery, {}, executors, run_id="run").assignments
+    first = run_started(
+        recovery.flow, log, recovery, {}, executors, run_id="run", settings=Lanes()
+    ).assignments
     moved = first["both"].moved({0: "1", 1: "1"})
     log.commit(CommitRecord(epoch=0, run_id="", assignments={"both": moved.to_dict()}))
     log, recovery = recover_flow(two, storage, "run", retain_epochs=3, components={"b": ["b"]})
     assert recovery.flow.physical_plan == plan(b=("b",), a=("a",))
-    then = run_started(recovery.flow, log, recovery, {}, executors, run_id="run").assignments
+    then = run_started(
+        recovery.flow, log, recovery, {}, executors, run_id="run", settings=Lanes()
+    ).assignments
     assert then["a"] == then["b"] == moved
 
 

@@ -33,7 +33,7 @@ def test_a_policy_may_be_named_by_text_and_means_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"on_loss": "wait"}, "on_loss is 'wait'. Give one of suspend, load"),
+        ({"on_loss": "wait"}, "on_loss is 'wait'. Give one of on_demand, suspend, load"),
         ({"on_start": None}, "on_start is None"),
         ({"recovery": {"max_moves": 3}}, "recovery is {'max_moves': 3}. Give gw.migration.Bounds"),
         ({"patience": "8"}, "patience is '8', of type str"),

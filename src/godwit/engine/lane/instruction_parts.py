@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InstructionParts"]
 
-_ROUTES = ("places", "suspended", "load", "resumed")
+_ROUTES = ("places", "suspended", "load", "whole", "resumed")
 """Fields of an operator's instruction with a value for every key group."""
 _NOT_HERE = np.iinfo(np.int64).max
 """Floor of key groups of other executors: no table is at that version."""

@@ -385,7 +385,8 @@ class _Lane:
         gone = operator.expired_entries(instruction.time.closed)
         reads_all = operator.reads_all_keys(instruction.time)
         needed = touched & ~instruction.suspended
-        few = needed & ~instruction.resumed  # of which only the entries of the rows' keys are read
+        # Key groups of which only the entries of the rows' keys are read.
+        few = needed & ~(instruction.resumed | instruction.whole)
         needed |= instruction.resumed & here
         if reads_all:
             needed = here
@@ -410,7 +411,11 @@ class _Lane:
                 recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
                 homes=np.full(num_key_groups, lane, np.int32),
                 gone=gone,
-                touched=Touched(hashes=hashes, key_groups=few & ~due) if touches else None,
+                touched=Touched(
+                    hashes=hashes, key_groups=few & ~due, min_bytes=epoch.fetch_from_bytes
+                )
+                if touches
+                else None,
             )
             cold |= missing
             self.copies.append((partial_copies, here, self.report.operators[-1]))

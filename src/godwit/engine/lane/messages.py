@@ -68,6 +68,8 @@ class OperatorInstruction:
     # shape ``(num_key_groups,)``: key groups whose missing state the lane loads during the epoch;
     # rows of other key groups without state go to the wait buffer
     load: npt.NDArray[np.bool_]
+    # shape ``(num_key_groups,)``: key groups whose missing state is loaded whole
+    whole: npt.NDArray[np.bool_]
     waiting: tuple[SegmentRef, ...]  # waiting segments of the key groups in `resumed`
     # shape ``(num_key_groups,)``: key groups whose waiting rows are processed in this epoch, before
     # its own
@@ -100,6 +102,8 @@ class EpochInstruction:
     hot_keys: float = 0.0
     # the part of much missing state that is read first: the touched keys, or their key groups
     restore: Literal["touched", "whole"] = "touched"
+    # bytes of missing state from which on entries are fetched on demand
+    fetch_from_bytes: int = 0
 
     @property
     def levels(self) -> int:

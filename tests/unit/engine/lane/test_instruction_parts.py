@@ -81,6 +81,7 @@ def instruction_of(root: Path) -> EpochInstruction:
                 ),
                 suspended=masks[0],
                 load=masks[1],
+                whole=masks[2],
                 waiting=(segment(4, kind="waiting"), segment(3, 20, kind="waiting")),
                 resumed=masks[2],
                 waiting_from={4: 3},
