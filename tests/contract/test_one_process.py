@@ -60,7 +60,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize(
     "scenario",
     [
-        *ON_DEMAND,
+        *ON_DEMAND[::2],
+        *(pytest.param(s, marks=pytest.mark.campaign) for s in ON_DEMAND[1::2]),
         *(
             pytest.param(drawn(seed, on_demand=True), marks=pytest.mark.campaign)
             for seed in range(300, 300 + rounds(3, 9))

@@ -403,6 +403,7 @@ class PartialCopies:
         known = self._known()
         known.add(chains, chains.versions >= 0)
         present = np.flatnonzero(chains.versions >= 0)
+        self._homes = self._local.spare_homes(self._homes)
         self._fetch(present, known, touched=touched)
         self._check_reached(present, known)
 

@@ -35,7 +35,11 @@ from godwit.ops.heat import PlacesOfGroups, moved_placement, streamed_placement
 from godwit.ops.liveness import LIFECYCLE
 from godwit.ops.stories import Measurements, story_of
 from godwit.ops.stories import judged as judged_story
-from godwit.placement.preview import DEFAULT_BANDWIDTH, DEFAULT_CHANGED_SHARE
+from godwit.placement.preview import (
+    DEFAULT_BANDWIDTH,
+    DEFAULT_CHANGED_SHARE,
+    DEFAULT_FETCHED_SHARE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -655,6 +659,8 @@ def _predicted_s(strategy: str, transfer_s: float) -> float:
         return transfer_s * DEFAULT_CHANGED_SHARE
     if strategy == "disruptive":
         return transfer_s
+    if strategy == "on_demand":
+        return transfer_s * DEFAULT_FETCHED_SHARE
     return 2 * transfer_s if strategy == "stop_the_world" else 0.0
 
 

@@ -29,6 +29,8 @@ DEFAULT_BANDWIDTH = 125e6
 """Bytes per second of one link: one gigabit."""
 DEFAULT_CHANGED_SHARE = 0.05
 """Share of the state that changes while it is being copied."""
+DEFAULT_FETCHED_SHARE = 0.15
+"""Time until the first rows of state that is fetched on demand, as a share of its transfer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,8 @@ class PlanPreview:
     transfer_s: float  # seconds the busiest link needs
     # by migration strategy: predicted seconds that the rows of a moving key group wait at worst.
     # ``live`` copies in the background and waits only for what changed meanwhile; ``disruptive``
-    # waits for the transfer; ``stop_the_world`` writes and reads all moving state first, for
-    # everyone.
+    # waits for the transfer; ``on_demand`` finds the state of its rows' keys first;
+    # ``stop_the_world`` writes and reads all moving state first, for everyone.
     pause_s: Mapping[str, float]
     split_key_groups: int = 0  # key groups whose rows go to two executors; no state moves for them
     routes: tuple[CopyRoute, ...] = ()  # where copies would come from, as far as someone knows
@@ -202,6 +204,7 @@ def preview(
         pause_s={
             "live": transfer * changed_share,
             "disruptive": transfer,
+            "on_demand": transfer * DEFAULT_FETCHED_SHARE,
             "stop_the_world": 2 * transfer + solution.migration_cost_s,
         },
         routes=tuple(routes),

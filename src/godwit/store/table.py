@@ -164,6 +164,12 @@ class StateTable:
                 self._drop_unfinished()
         return self.versions(key_groups)
 
+    @property
+    def live(self) -> int:
+        """Number of keys."""
+        self._map_file()
+        return self._image.live
+
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Return the bytes of keys and state of each key group, without index and garbage."""
         return self._image.state_bytes(key_groups)

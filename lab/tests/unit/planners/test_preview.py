@@ -54,7 +54,12 @@ def test_the_busiest_link_decides_how_long_transfers_take() -> None:
     plan = make_solution(problem, np.array([2, 2, 0]), method="test")
     shown = preview(plan, bandwidth_bytes_per_s=10.0, changed_share=0.1)
     assert shown.transfer_s == 5.0
-    assert shown.pause_s == {"live": 0.5, "disruptive": 5.0, "stop_the_world": 65.0}
+    assert shown.pause_s == {
+        "live": 0.5,
+        "disruptive": 5.0,
+        "on_demand": 0.75,
+        "stop_the_world": 65.0,
+    }
 
 
 def test_a_plan_without_moves_pauses_nothing() -> None:

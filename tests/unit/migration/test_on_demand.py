@@ -1,0 +1,126 @@
+"""Key groups whose state is fetched on demand: when, and what happens elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.migration.test_protocol import assignment, end, suspend, switch
+
+from godwit.migration import LossPolicy, Policy, Strategy
+from godwit.migration.copies import Copies
+from godwit.migration.messages import (
+    Announce,
+    MigrationRequested,
+    RunStarted,
+)
+from godwit.migration.on_demand import OnDemand
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.protocol import MigrationProtocol
+from godwit.model import events
+from godwit.model.errors import MigrationError
+
+SIZES = dict.fromkeys(range(6), 100)
+
+
+def fetched(*key_groups: int) -> Announce:
+    values = {"component": "sum", "key_groups": key_groups, "on_demand": True}
+    return Announce(events.KeyGroupsLoaded, values)
+
+
+def protocol(
+    owners: str = "aaabbb", *, obstacle: str = "", min_bytes: int = 200, **policy: Any
+) -> MigrationProtocol:
+    """A protocol after its first epoch; each key group has 100 bytes."""
+    executors = "abc"
+    begun = MigrationProtocol(
+        RunStarted(
+            run_id="r",
+            executors=dict.fromkeys(executors, 1),
+            assignments={"sum": assignment(owners, executors)},
+            committed=9,
+            state_bytes={"sum": SIZES},
+            on_demand=OnDemand(obstacles={"totals": obstacle}, min_bytes=min_bytes),
+        ),
+        Policy(**policy),
+        Copies({"sum": ["totals"]}),
+    )
+    run_epoch(begun, 10)
+    return begun
+
+
+def run_epoch(run: MigrationProtocol, epoch: int) -> tuple[Any, ...]:
+    view = run.next_epoch()["sum"]
+    run.begin_epoch(epoch)
+    reach: dict[str, dict[int, int]] = {}
+    for g in set(range(6)) - view.suspended:
+        reach.setdefault(view.assignment.executor(g), {})[g] = epoch - 1
+    return run.commit_epoch(EpochOutcome(epoch=epoch, reach={"sum": reach}))
+
+
+def request(run: MigrationProtocol, owners: str) -> MigrationRequested:
+    target = assignment(owners, "abc")
+    return MigrationRequested(id="m", component="sum", target=target, strategy=Strategy.ON_DEMAND)
+
+
+def test_all_key_groups_switch_at_the_next_epoch_and_are_not_loaded_whole() -> None:
+    run = protocol()
+    orders = run.migrate(request(run, "ccabbb"))
+    assert orders == (switch("ccabbb", "abc"), fetched(0, 1))
+    view = run.next_epoch()["sum"]
+    assert (view.load, view.whole, view.suspended) == ({0, 1}, set(), set())
+    assert end(moved=2) in run_epoch(run, 11)
+    assert run.next_epoch()["sum"].load == set()
+
+
+def test_a_disruptive_migration_loads_its_key_groups_whole() -> None:
+    run = protocol()
+    fact = MigrationRequested(
+        id="m",
+        component="sum",
+        target=assignment("ccabbb", "abc"),
+        strategy=Strategy.DISRUPTIVE,
+    )
+    run.migrate(fact)
+    assert run.next_epoch()["sum"].whole == {0, 1}
+    run_epoch(run, 11)
+    assert run.next_epoch()["sum"].whole == set()
+
+
+def test_too_little_state_migrates_live_and_the_reason_is_said() -> None:
+    run = protocol()
+    fact = request(run, "cbabbb")  # a key group each to two executors
+    strategy, reason = run.suitable_strategy(fact)
+    assert (strategy, reason) == (
+        Strategy.LIVE,
+        "no lane gets 200 B of state, but 100 B",
+    )
+    run.migrate(fact)
+    view = run.next_epoch()["sum"]
+    assert view.strategy is Strategy.LIVE
+    assert {t.key_group for t in view.transfers} == {0, 1}
+
+
+def test_operators_that_read_other_keys_are_refused() -> None:
+    run = protocol(obstacle="operator 'totals' reads all keys")
+    with pytest.raises(MigrationError, match=r"reads all keys\. Migrate it by 'live'"):
+        run.migrate(request(run, "ccabbb"))
+    assert run.next_epoch()["sum"].migration is None
+
+
+def test_key_groups_of_a_lost_executor_are_fetched_by_default() -> None:
+    run = protocol()
+    assert run.remove_executor("a")[-1] == fetched(0, 1, 2)
+    view = run.next_epoch()["sum"]
+    assert (view.load, view.suspended) == ({0, 1, 2}, set())
+
+
+@pytest.mark.parametrize(
+    "different",
+    [{"min_bytes": 400}, {"obstacle": "no"}, {"on_loss": LossPolicy.SUSPEND}],
+    ids=str,
+)
+def test_other_lost_key_groups_are_suspended(different: dict[str, Any]) -> None:
+    run = protocol(**different)
+    assert suspend(0, 1, 2) in run.remove_executor("a")
+    assert run.next_epoch()["sum"].load == set()
