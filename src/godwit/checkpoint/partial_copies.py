@@ -1,6 +1,7 @@
 """Partial copies: the local store has the entries of touched keys, the checkpoint all others.
 
-After a restart, or the loss of an executor, an epoch needs the state of the keys that have rows.
+After a restart, the loss of an executor, or a migration on demand, an epoch needs the state of the
+keys that have rows.
 Reading all state into tables first would let all rows wait.  So the blocks of the checkpoint are
 mapped, and the entries of these keys alone enter the tables.  Later epochs fetch the keys that they
 touch in the same way, and complete a few key groups each, for as long as their own work took, until
@@ -53,7 +54,7 @@ Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.uint64]
 
-FROM_BYTES: int = 64 << 20
+FROM_BYTES: int = 16 << 20
 """Default of `Touched.min_bytes`, and of a lane's share of a migration on demand."""
 _READ_BYTES: Final = 64 << 20  # of blocks, at once
 _MAX_BLOCKS: Final = 10_000  # each is a mapping of a process, which may have 65,530

@@ -272,6 +272,7 @@ class Rebalancing:
                     component=name,
                     target=spread_over_lanes(current.moved(places), places, weight, busy),
                     strategy=view.components[name].default_strategy,
+                    chooses=True,
                     bounds=self._settings.bounds,
                     loads=dict(enumerate(weight.tolist())),
                     order=tuple(places),

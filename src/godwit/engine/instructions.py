@@ -349,13 +349,14 @@ class Instructor:
     ) -> npt.NDArray[integer]:
         """Return the key groups that may get a snapshot: neither suspended nor migrating.
 
-        Warming of a copy would have to restart from a newer snapshot. A lane's snapshots are one
+        Warming of a copy would have to restart from a newer snapshot, and a snapshot needs all
+        entries of a key group whose state is still to come. A lane's snapshots are one
         more file, for which object stores charge: so every other lane writes some in an epoch, the
         others in the next one, and none does beside a manifest.
         """
         # A manifest in every other epoch would leave the same lanes without snapshots for ever.
         if self._log.manifest_is_due and self._log.manifest_interval > 2:
             return _NONE
-        moving = {transfer.key_group for transfer in transfers} | own.suspended
+        moving = {transfer.key_group for transfer in transfers} | own.suspended | own.load
         writes = _places_of_key_groups(own.assignment, places) % 2 == epoch % 2
         return np.flatnonzero(writes & ~key_group_mask(moving, self.num_key_groups))

@@ -556,6 +556,12 @@ def run_started(
                 for operator in flow.operators
                 for state in operator.states
             },
+            timed=[
+                state
+                for operator in flow.operators
+                if operator.over_event_time or operator.has_timers
+                for state in operator.states
+            ],
             min_bytes=partial_copies.FROM_BYTES,
         ),
     )

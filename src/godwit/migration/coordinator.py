@@ -12,10 +12,11 @@ changes nothing and announces nothing; a view is an immutable value.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from godwit.migration.copies import Copies
 from godwit.migration.messages import (
@@ -27,10 +28,12 @@ from godwit.migration.messages import (
     StartWarming,
     SwitchAssignment,
 )
+from godwit.migration.on_demand import move_costs
 from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.regrouping import EndRegrouping, OngoingRegrouping, forget_oldest
 from godwit.migration.sources import Delivery, Sources
+from godwit.migration.strategy import Strategy
 from godwit.model import events
 from godwit.model.errors import MigrationError
 
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.placement.copy_routes import CopyRoute
 
+
+_MIN_EPOCHS: Final = 4
+"""Commits by which the time between two epochs is measured, at least."""
+_MAX_EPOCHS: Final = 16
 
 _T = TypeVar("_T")
 _CallT = TypeVar("_CallT", bound="Callable[..., Any]")
@@ -121,6 +128,7 @@ class Coordinator:
         self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
         self._ended_regroupings: dict[str, EndRegrouping] = {}
+        self._committed_s: deque[float] = deque(maxlen=_MAX_EPOCHS)  # times of the last commits
         # recent cost of key groups; read under the lock
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
@@ -227,6 +235,7 @@ class Coordinator:
                 for state, versions in states.items():
                     self.copies.record_versions(executor, state, versions)
         self.recent_load.add_epoch(outcome)
+        self._committed_s.append(self._ports.now_s())
         self._follow(self._protocol.commit_epoch(outcome, self._seconds_passed()))
 
     @_locked
@@ -282,7 +291,12 @@ class Coordinator:
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
             moving = component.assignment.moves_to(request.target)
+        chosen = self._why_on_demand(request)
+        if chosen:
+            request = replace(request, strategy=Strategy.ON_DEMAND)
         strategy, reason = self._protocol.suitable_strategy(request)
+        if request.chooses:
+            reason = chosen if strategy is Strategy.ON_DEMAND else ""
         started = self._make_event(
             events.MigrationStarted,
             migration=request.id,
@@ -293,6 +307,36 @@ class Coordinator:
             state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
         )
         self._follow(self._protocol.migrate(request), started)
+
+    def _why_on_demand(self, request: MigrationRequested) -> str:
+        """Return why a migration should be on demand and not live; else empty.
+
+        See `MoveCosts`.
+        """
+        component = self._view.components.get(request.component)
+        if (
+            not request.chooses
+            or request.strategy is not Strategy.LIVE
+            or component is None
+            or component.assignment.num_key_groups != request.target.num_key_groups
+            or not self._protocol.can_fetch(request.component)
+            or len(self._committed_s) < _MIN_EPOCHS
+        ):
+            return ""
+        period_s = (self._committed_s[-1] - self._committed_s[0]) / (len(self._committed_s) - 1)
+        if period_s <= 0:
+            return ""
+        return move_costs(
+            component.assignment,
+            request.target,
+            lanes=self._view.executors,
+            busy_ms=self.recent_load.mean_executor_busy_ms(),
+            loads=self.recent_load.mean_busy_ms(request.component),
+            keys=self.recent_load.mean_keys(request.component),
+            state_bytes=request.state_bytes,
+            bytes_per_s=max(filter(None, self.copies_bytes_per_s), default=None),
+            period_s=period_s,
+        ).why_on_demand()
 
     @_locked
     def change_lanes(self, request: LanesRequested) -> None:

@@ -148,6 +148,8 @@ class MigrationRequested:
     component: str  # it may have one migration at a time
     target: Assignment  # with lanes and list of executors
     strategy: Strategy = Strategy.LIVE
+    # the coordinator may choose ``ON_DEMAND`` instead of ``LIVE``, by measured costs
+    chooses: bool = False
     bounds: Bounds = field(default_factory=Bounds)
     # key group → load, for the order of the moves (see `order_moves`); default: 1 each
     loads: Mapping[int, float] = field(default_factory=dict)

@@ -16,7 +16,7 @@ former owner.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -30,15 +30,25 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
 
 
+_FETCH_MS: Final = 2e-3
+"""Lane's time to fetch the state of one key, in milliseconds."""
+_INDEX_MS: Final = 2e-6
+"""Lane's time to find the rows of one byte of state in the checkpoint, once, in milliseconds."""
+_COPY_BYTES_PER_S: Final = 30e6
+"""Throughput of copies for a live migration, where none was measured."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemand:
     """States that new owners of key groups can fetch on demand.
 
     `obstacles`: state → reason why it has to be loaded whole, empty if it has not; other states are
-    loaded whole. `min_bytes`: state that one lane has to fetch at least.
+    loaded whole. `timed`: states of which some epochs read all keys, as when windows close.
+    `min_bytes`: state that one lane has to fetch at least.
     """
 
     obstacles: Mapping[Any, str] = field(default_factory=dict)
+    timed: Collection[Any] = ()
     min_bytes: int = 0
 
     def obstacle(self, states: Collection[Any]) -> str:
@@ -61,3 +71,78 @@ class OnDemand:
         if most >= self.min_bytes:
             return ""
         return f"no lane gets {human_bytes(self.min_bytes)} of state, but {human_bytes(most)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCosts:
+    """Costs of a migration per epoch, by which it is live or on demand.
+
+    `before_ms`: busy time of a lane of the slowest executor in an epoch, now. `after_ms`: of a lane
+    of the busiest destination, after the moves. `keys`, `size_bytes`: keys whose state a lane there
+    fetches in an epoch, and bytes of state that it gets. `epochs`: number of epochs until copies
+    would have come.
+    """
+
+    before_ms: float
+    after_ms: float
+    keys: float
+    size_bytes: float
+    epochs: float
+
+    def why_on_demand(self) -> str:
+        """Return why key groups should not wait for copies; empty if they should.
+
+        A live migration leaves epochs as slow as they are until copies have come. Meanwhile a lane
+        that fetches state on demand takes twice the time of its work in each epoch, and once the
+        time for an index of the state. So the sooner relief has to outweigh both.
+        """
+        fetching_ms = 2 * (self.after_ms + self.keys * _FETCH_MS)
+        index_ms = self.size_bytes * _INDEX_MS
+        if (self.before_ms - fetching_ms) * self.epochs <= index_ms:
+            return ""
+        return (
+            f"lanes take {self.before_ms:.0f} ms an epoch and would for {self.epochs:.0f} epochs, "
+            f"but {fetching_ms:.0f} ms while state is fetched, after {index_ms:.0f} ms once"
+        )
+
+
+def move_costs(
+    before: Assignment,
+    target: Assignment,
+    *,
+    lanes: Mapping[str, int],
+    busy_ms: Mapping[str, float],
+    loads: Mapping[int, float],
+    keys: Mapping[int, float],
+    state_bytes: Mapping[int, int],
+    bytes_per_s: float | None,
+    period_s: float,
+) -> MoveCosts:
+    """Return the costs of a component's moves.
+
+    `lanes`: executor → number of its lanes. `busy_ms`: executor → busy milliseconds of its lanes in
+    an epoch, of all components. `loads`, `keys`, `state_bytes`: key group of the component → busy
+    milliseconds, touched keys, bytes of state. `bytes_per_s`: throughput of copies, ``None`` if
+    never measured. `period_s`: between two epochs.
+    """
+    after = dict(busy_ms)
+    coming_keys, coming_bytes = dict[str, float](), dict[str, float]()
+    for move in before.moves_to(target):
+        g, source, destination = move.key_group, move.source, move.destination
+        after[source] = after.get(source, 0.0) - loads.get(g, 0.0)
+        after[destination] = after.get(destination, 0.0) + loads.get(g, 0.0)
+        coming_keys[destination] = coming_keys.get(destination, 0.0) + keys.get(g, 0.0)
+        coming_bytes[destination] = coming_bytes.get(destination, 0.0) + state_bytes.get(g, 0)
+
+    def most(numbers: Mapping[str, float]) -> float:
+        """Return the maximum per lane."""
+        return max((number / lanes.get(e, 1) for e, number in numbers.items()), default=0.0)
+
+    copied_s = max(coming_bytes.values(), default=0.0) / (bytes_per_s or _COPY_BYTES_PER_S)
+    return MoveCosts(
+        before_ms=most(busy_ms),
+        after_ms=most({e: after[e] for e in coming_keys}),
+        keys=most(coming_keys),
+        size_bytes=most(coming_bytes),
+        epochs=copied_s / period_s,
+    )

@@ -196,6 +196,23 @@ class RecentLoad:
                 total[key_group] = total.get(key_group, 0.0) + busy_ms / len(epochs)
         return total
 
+    def mean_keys(self, component: str) -> dict[int, float]:
+        """Return key group → mean number of keys that an epoch with input touched."""
+        total: dict[int, float] = {}
+        loads = [o.loads[component] for o in self._outcomes if component in o.loads]
+        for load in loads:
+            for key_group, keys in zip(load.key_groups.tolist(), load.keys.tolist(), strict=True):
+                total[key_group] = total.get(key_group, 0.0) + keys / len(loads)
+        return total
+
+    def mean_executor_busy_ms(self) -> dict[str, float]:
+        """Return executor → mean busy milliseconds of its lanes in an epoch with input."""
+        total: dict[str, float] = {}
+        for outcome in self._outcomes:
+            for executor, busy_ms in outcome.executor_busy_ms.items():
+                total[executor] = total.get(executor, 0.0) + busy_ms / len(self._outcomes)
+        return total
+
     def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
         """Return (sender, receiver component) → mean rows between key groups in an epoch."""
         parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}

@@ -299,6 +299,11 @@ class MigrationProtocol:
             begun[c.name] = begun.get(c.name, 0) + 1
         return self._react()
 
+    def can_fetch(self, component: str) -> bool:
+        """Return whether a component's state can be fetched on demand in all epochs."""
+        states, on_demand = self._run.copies.states(component), self._run.on_demand
+        return not on_demand.obstacle(states) and not {*states} & {*on_demand.timed}
+
     def suitable_strategy(self, request: MigrationRequested) -> tuple[Strategy, str]:
         """Return the strategy by which a request is carried out, and the reason if it differs.
 

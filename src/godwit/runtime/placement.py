@@ -492,6 +492,7 @@ class QueryPlacement:
                     component=name,
                     target=target,
                     strategy=chosen,
+                    chooses=strategy is None,
                     bounds=limits,
                     loads=coordinator.recent_load.mean_busy_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},

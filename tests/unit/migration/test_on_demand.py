@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit.migration.test_protocol import assignment, end, suspend, switch
 
 from godwit.migration import LossPolicy, Policy, Strategy
+from godwit.migration.coordinator import Coordinator
 from godwit.migration.copies import Copies
 from godwit.migration.messages import (
     Announce,
@@ -19,6 +21,7 @@ from godwit.migration.outcome import EpochOutcome
 from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
 from godwit.model.errors import MigrationError
+from godwit.model.key_groups import KeyGroupLoad
 
 SIZES = dict.fromkeys(range(6), 100)
 
@@ -124,3 +127,103 @@ def test_other_lost_key_groups_are_suspended(different: dict[str, Any]) -> None:
     run = protocol(**different)
     assert suspend(0, 1, 2) in run.remove_executor("a")
     assert run.next_epoch()["sum"].load == set()
+
+
+# The choice between live and on demand.
+
+
+class Clock:
+    """Ports of a coordinator whose clock the test sets; events are listed."""
+
+    def __init__(self) -> None:
+        self.at_s, self.events = 0.0, list[events.Event]()
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def announce(self, event: events.Event) -> None:
+        self.events.append(event)
+
+    def warm(self, order: object) -> None: ...
+    def drop(self, order: object) -> None: ...
+
+
+def load_of(busy_ms: float, keys: int) -> KeyGroupLoad:
+    """The load of six key groups of which each is as busy, over as many keys."""
+    return KeyGroupLoad(
+        key_groups=np.arange(6),
+        rows=np.full(6, keys),
+        keys=np.full(6, keys),
+        cpu_ms=np.full(6, busy_ms),
+        busy_ms=np.full(6, busy_ms),
+        state_bytes=np.full(6, 100_000_000),
+    )
+
+
+def strategy_of(*, busy_ms: float = 500.0, keys: int = 1_000, **changed: Any) -> tuple[str, str]:
+    """Let a third of the key groups of executor a move to an idle one; return strategy and reason.
+
+    Every second has an epoch, and each key group 100 MB.
+    """
+    ports, executors = Clock(), dict.fromkeys("ac", 1)
+    places = assignment("aaaaaa", "ac")
+    coordinator = Coordinator(
+        RunStarted(
+            run_id="r",
+            executors=executors,
+            assignments={"sum": places},
+            on_demand=OnDemand(
+                **{"obstacles": {"totals": ""}, "min_bytes": 2**26, **changed.pop("demand", {})}
+            ),
+        ),
+        states={"sum": ["totals"]},
+        policy=Policy(),
+        ports=ports,
+    )
+    for epoch in range(8):
+        ports.at_s += 1.0
+        coordinator.begin(epoch)
+        coordinator.commit(
+            EpochOutcome(
+                epoch=epoch,
+                batch=epoch,
+                loads={"sum": load_of(busy_ms, keys)},
+                executor_busy_ms={"a": 6 * busy_ms},
+            )
+        )
+    coordinator.migrate(
+        MigrationRequested(
+            id="m",
+            component="sum",
+            target=places.moved({0: "c", 1: "c"}),
+            state_bytes=dict.fromkeys(range(6), 100_000_000),
+            **{"chooses": True, **changed},
+        )
+    )
+    (started,) = (e for e in ports.events if isinstance(e, events.MigrationStarted))
+    return started.strategy, started.reason
+
+
+def test_an_overloaded_executor_sheds_large_state_on_demand() -> None:
+    strategy, reason = strategy_of()
+    assert strategy == "on_demand"
+    assert reason == (
+        "lanes take 3000 ms an epoch and would for 7 epochs, but 2008 ms while state is fetched, "
+        "after 400 ms once"
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"chooses": False},  # as a user asks for "live"
+        {"busy_ms": 5.0, "keys": 20_000},  # fetching would take longer than epochs do
+        {"busy_ms": 10.0},  # the index would
+        {"demand": {"timed": ["totals"]}},
+        {"demand": {"obstacles": {}}},
+        {"demand": {"min_bytes": 2**28}},
+    ],
+    ids=str,
+)
+def test_other_migrations_stay_live(case: dict[str, Any]) -> None:
+    assert strategy_of(**case) == ("live", "")
