@@ -25,6 +25,7 @@ from tests.redis_server import redis, redis_server
 from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
 from tests.support.required import pytest_make_collect_report, pytest_runtest_makereport
+from tests.support.usual_cases import leave_out_long_cases, pytest_report_header
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -39,6 +40,7 @@ __all__ = [
     "postgres",
     "postgres_server",
     "pytest_make_collect_report",
+    "pytest_report_header",
     "pytest_runtest_makereport",
     "redis",
     "redis_server",
@@ -167,7 +169,8 @@ def _scope(test: str) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, where tests are dealt out to several processes."""
+    """Leave out long cases; begin with what takes longest, where several processes run tests."""
+    leave_out_long_cases(config, items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 

@@ -27,7 +27,7 @@ DEATHS = chosen(
         "before a commit": ("staged", 1),
         "in a delivery": ("delivering", 1),
     },
-    only_long={"after a commit"},
+    only_long={"after a commit", "before a commit"},
 )
 
 
