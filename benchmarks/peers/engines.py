@@ -70,6 +70,7 @@ PEERS = {
             variant="heap",
             function="function",
             requirement=_FLINK,
+            fast=True,
         ),
         Peer(
             name="flink-rocksdb",
@@ -77,6 +78,7 @@ PEERS = {
             variant="rocksdb",
             function=None,
             requirement=_FLINK,
+            fast=True,
         ),
         Peer(
             name="bytewax",
@@ -91,6 +93,7 @@ PEERS = {
             variant="sums",
             function="function",
             requirement=_PATHWAY,
+            fast=True,
             header=True,
         ),
     )

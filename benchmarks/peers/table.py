@@ -1,7 +1,8 @@
 """Figures of peers: rates and ratios from the runs of a small and a large job, as a table and JSON.
 
 What a job takes at its start is in both, so a rate is that of the rows by which they differ: their
-number by the difference in time, and CPU time likewise.  Memory is that of the large job.
+number by the difference of the medians of both times, and CPU time likewise.  Memory is that of
+the large job.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Figures:
 
     def rate(self) -> float | None:
         """Rows a second, or ``None`` where noise is more than the difference."""
-        seconds = median(self._differences("seconds"))
+        seconds = self._difference("seconds")
         return self._steady_rows / seconds if seconds > 0 else None
 
     def cpu_s(self) -> float:
         """CPU seconds a million rows."""
-        return median(self._differences("cpu_s")) / self._steady_rows * 1e6
+        return self._difference("cpu_s") / self._steady_rows * 1e6
 
     def peak_mib(self) -> float:
         """Memory of the large job, MiB."""
@@ -62,9 +63,9 @@ class Figures:
         small, large = self.rows
         return large - small
 
-    def _differences(self, name: str) -> list[float]:
-        pairs = zip(self.small, self.large, strict=True)
-        return [getattr(large, name) - getattr(small, name) for small, large in pairs]
+    def _difference(self, name: str) -> float:
+        large, small = (median(getattr(u, name) for u in job) for job in (self.large, self.small))
+        return float(large - small)
 
 
 def lines_of(about: str, figures: Sequence[Figures]) -> list[str]:
