@@ -33,6 +33,7 @@ USUAL = {
     },
     "lab/tests/property/test_interval_planners.py": {"test_ssm_equals_brute_force": 1},
     "lab/tests/property/test_planners_settle.py": {
+        "test_albic_comes_to_rest_within_ten_plans": 2,
         "test_albic_comes_to_rest_within_budgets_too": 1,
         "test_milp_comes_to_rest_within_ten_plans": 1,
     },
@@ -127,6 +128,26 @@ USUAL = {
     },
     "tests/unit/sinks/test_parquet_readers.py": {
         "test_a_list_has_whole_epochs_without_a_gap_whatever_happens_meanwhile": 2,
+    },
+    "lab/tests/contract/test_in_simulator.py": {
+        "test_whatever_happens_each_row_is_processed_once_and_in_order": 24
+    },
+    "lab/tests/unit/planners/test_every_planner.py": {
+        "test_every_planner_keeps_every_limit_or_refuses_it_by_name": 40
+    },
+    "tests/unit/connect/delta/test_table.py": {
+        "test_an_odd_name_works_or_is_refused_before_there_is_a_table": 20
+    },
+    "tests/unit/ops/test_top.py": {
+        "test_no_line_is_wider_and_no_frame_higher_than_the_terminal": 20
+    },
+    "tests/unit/sinks/test_deletes.py": {"test_a_target_has_the_live_rows_of_the_table": 9},
+    "tests/unit/test_paths.py": {"test_checkpoint_and_source_of_any_name": 12},
+    "tests/unit/connect/mariadb/test_source.py": {
+        "test_an_interrupted_snapshot_and_its_changes_meet_at_keys_of_every_type": 7
+    },
+    "tests/unit/connect/mariadb/test_mirror.py": {
+        "test_the_target_has_the_rows_of_the_table_over_crashes_at_any_step": 2
     },
 }
 """File → test → number of its cases."""
