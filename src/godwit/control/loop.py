@@ -153,7 +153,7 @@ class Controller:
             self._forecaster.measure_lead(frozenset(view.executors), self._resizing.pending, now_s)
         own_draining = self._resizing.draining | self._resizing.returned
         self._overrides.detect(view, now_s, own_draining=own_draining)
-        self._rebalancing.update(view)
+        self._rebalancing.update(view, now_s)
         self._rebalancing.executors_released(self._resizing.release_drained(view))
         self.policy_loop.step([self], self, now_s)
 
@@ -232,7 +232,7 @@ class Controller:
             yield from self._plan_and_propose(period, view, now_s, scale=True)
         elif static:
             return
-        elif self._period is not None and self._plans_for_joined(view):
+        elif self._period is not None and self._plans_for_joined(view, now_s):
             yield from self._plan_and_propose(self._period, view, now_s, scale=False)
         elif self._statistics.shifted:
             # Where key groups should be cannot wait for the period's end; rates can.
@@ -244,16 +244,19 @@ class Controller:
         else:
             yield from self._lanes.propose(view, now_s, self._topology.stages)
 
-    def _plans_for_joined(self, view: ProtocolView) -> bool:
+    def _plans_for_joined(self, view: ProtocolView, now_s: float) -> bool:
         """Return whether to plan for executors that have joined.
 
         While others are to join it is done once the epoch that runs has ended: each plan restarts
-        the copies, and none takes effect within an epoch.
+        the copies, and none takes effect within an epoch.  For the last one it is done at once,
+        unless the epoch ends before the copies of a new plan would be made.
         """
         if self._joined_after is None:
             return False
-        ended = view.running is None or view.committed > self._joined_after
-        return ended or not self._resizing.pending
+        if view.running is None or view.committed > self._joined_after:
+            return True
+        left_s = self._statistics.epoch_left_s(now_s)
+        return not self._resizing.pending and not self._rebalancing.wait_for_epoch(view, left_s)
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
         """Return whether the period ends: with enough epochs, or earlier.

@@ -58,6 +58,8 @@ class _Migration:
     known_executors: frozenset[str]  # when it was planned, and those of them that were to leave
     draining: frozenset[str]
     distance: float  # load distance that it was to reach, as a share of the mean
+    started_s: float
+    copied_s: float | None = None  # seconds until all copies were made; ``None``: they are not yet
 
     def replacement_reason(
         self,
@@ -111,6 +113,7 @@ class Rebalancing:
         self._settings, self._migrations, self._announce = settings, migrations, announce
         self._asked = 0
         self._own: dict[str, _Migration] = {}
+        self._now_s = 0.0  # when this step began
         self._judge = BalanceJudge(announce)
 
     @property
@@ -154,6 +157,17 @@ class Rebalancing:
         )
         return next(filter(None, reasons), "")
 
+    def wait_for_epoch(self, view: ProtocolView, left_s: float) -> bool:
+        """Return whether moves should be made when the epoch that runs ends, before new ones.
+
+        Their copies are made, and those of a new plan would not be by then: it would take as long,
+        and give up moves that count from the next epoch on. `left_s`: until the epoch ends.
+        """
+        return any(
+            own.copied_s is not None and left_s < own.copied_s and view.components[name].transfers
+            for name, own in self._own.items()
+        )
+
     def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
         """Judge the moves that have ended by this period's load; called once a period."""
         self._judge.judge_ended(planned, period, self._own.keys())
@@ -163,13 +177,20 @@ class Rebalancing:
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
-    def update(self, view: ProtocolView) -> None:
-        """Drop migrations that have ended; cancel those that involve lost executors."""
+    def update(self, view: ProtocolView, now_s: float) -> None:
+        """Drop migrations that have ended; cancel those that involve lost executors.
+
+        Also notes whose copies have been made.
+        """
+        self._now_s = now_s
         for name, own in list(self._own.items()):
             component = view.components.get(name)
             if component is None or component.migration != own.id:
                 del self._own[name]
                 continue
+            copying = component.moves or not all(t.warm for t in component.transfers)
+            if own.copied_s is None and not copying:
+                self._own[name] = replace(own, copied_s=now_s - own.started_s)
             gone = sorted(own.executors - view.executors.keys())
             if gone:
                 self._abandon(name, own, f"executor {gone[0]} is gone")
@@ -290,6 +311,7 @@ class Rebalancing:
             known_executors=frozenset(problem.executors),
             draining=frozenset(np.array(problem.executors)[problem.draining].tolist()),
             distance=plan.selected.distance_after,
+            started_s=self._now_s,
         )
         return migration
 

@@ -10,6 +10,7 @@ period, SPL).
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -267,6 +268,8 @@ class Statistics:
         self.shifted = False
         """True if the last epoch showed that the load is distributed otherwise than before."""
         self._arrivals_noted = False  # of the epoch that runs
+        self._running_since_s: float | None = None  # of the epoch that runs, if that was reported
+        self._last_took_s: float | None = None  # of the last epoch with input
         self._usual_rows = 0.0  # of an epoch of the last period
         self._periods_caught_up = _SOON  # periods since the one that took the last of a backlog
         self._outside = OutsideLanes()
@@ -319,8 +322,17 @@ class Statistics:
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
         """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
         self.arrivals.add_epoch(rows, at_s, backlog_rows)
-        self._arrivals_noted = True
+        self._arrivals_noted, self._running_since_s = True, at_s
         self._note_backlog(backlog_rows)
+
+    def epoch_left_s(self, now_s: float) -> float:
+        """Return the seconds until the epoch that runs ends, if it takes as long as the last one.
+
+        Infinite if either is unknown.
+        """
+        if self._running_since_s is None or self._last_took_s is None:
+            return math.inf
+        return max(0.0, self._running_since_s + self._last_took_s - now_s)
 
     def _note_backlog(self, backlog_rows: int | None) -> None:
         """Record what sources hold back, if they say so."""
@@ -332,7 +344,7 @@ class Statistics:
     def observe(self, epoch: CommittedEpoch, committed_s: float) -> None:
         """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
-        self.shifted, self._undelivered = False, None
+        self.shifted, self._undelivered, self._running_since_s = False, None, None
         for name, load in outcome.loads.items():
             if name in epoch.component_views:
                 sizes = self._sizes(name, epoch.component_views[name].assignment.num_key_groups)
@@ -343,6 +355,7 @@ class Statistics:
             self._key_work[name] = self._key_work.get(name, OperatorWork()) + work
         so_far.rows.append(outcome.rows_in)
         so_far.took_s.append(epoch.took_s)
+        self._last_took_s = epoch.took_s
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
         reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
         if not self._arrivals_noted:

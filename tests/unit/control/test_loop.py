@@ -18,6 +18,7 @@ from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
 from godwit.control.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.engine.policies import Topology
+from godwit.migration.coordinator import Warmed
 from godwit.migration.messages import MigrationRequested
 from godwit.migration.regrouping import Regrouping, RegroupingStage
 from godwit.model import events
@@ -389,6 +390,37 @@ def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> 
     after = [e.at_s for e in world.told(events.RebalancingStarted) if e.at_s >= joined]
     assert after
     assert min(after) - joined < 1.5
+
+
+@pytest.mark.parametrize(("copied", "plans"), [(0.2, 2), (0.7, 1)])
+def test_copies_that_are_made_count_before_those_for_an_executor_that_came_late(
+    copied: float, plans: int
+) -> None:
+    """An epoch ran at the old places where the last executor joined just before it began.
+
+    `copied`: part of an epoch after which copies for the first one are made, and the last joins.
+    """
+    part = Part(rows=np.full(64, 20.0))
+    world = ControlledCluster({"sum": part}, {"e0": 2, "e1": 2}, settings=control()).run(
+        2 * PERIOD_S
+    )
+    controller, began = world.control, world.now
+    assert controller is not None
+    world.coordinator.begin(world.epoch + 1)
+    controller.begun(100, 0, began)
+    for name, share in (("n2", 0.0), ("n3", copied)):
+        world.now = began + share * world.took[-1]
+        for order in world.ports.warmings:
+            reach = dict.fromkeys(order.key_groups, world.epoch)
+            world.coordinator.warmed(
+                order, Warmed(tables={(order.component, "state"): reach}, reach=reach)
+            )
+        world.ports.warmings.clear()
+        controller.step()
+        world.executors[name] = 2
+        world.see()
+        controller.step()
+    assert len(world.told(events.RebalancingStarted)) == plans
 
 
 def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again() -> None:

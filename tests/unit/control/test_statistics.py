@@ -116,6 +116,16 @@ def test_a_trend_that_no_epoch_of_the_period_shows_is_over() -> None:
     assert statistics.close(at_s + 30.0).rising is None
 
 
+def test_an_epoch_that_runs_is_expected_to_take_as_long_as_the_last_one() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    statistics.begun(400, 0, 1.0)
+    assert statistics.epoch_left_s(1.5) == np.inf  # there was none before
+    statistics.observe(epoch(0, 400, 2.0), 3.0)
+    assert statistics.epoch_left_s(3.5) == np.inf  # none runs
+    statistics.begun(400, 0, 4.0)
+    assert [statistics.epoch_left_s(at_s) for at_s in (4.5, 6.0, 7.0)] == [1.5, 0.0, 0.0]
+
+
 def test_nothing_holds_a_period_without_epochs_up() -> None:
     assert Statistics(ONE, 0.0, {}).close(3.0).held_up_by() == ("", 0.0)
 
