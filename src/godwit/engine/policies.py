@@ -6,7 +6,7 @@ Policies propose changes of a running flow: other components, or other key colum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import PhysicalPlan
     from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.state import ComponentView
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.placement.arrays import FloatArray
     from godwit.plan.compiled import CompiledFlow
 
@@ -120,6 +120,45 @@ def topology_of(
         trigger_s=trigger_s,
         longest_epoch_s=longest_epoch_s,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementChange:
+    """Difference between the places of key groups in the last epoch and in the next one."""
+
+    # seconds of the busiest lanes of all stages in the last epoch, and as key groups are placed
+    # now; both are 0 if nothing is placed otherwise, or components have changed since
+    lanes_s: float = 0.0
+    next_s: float = 0.0
+    # whether as many executors as have key groups have joined without any, or are to join
+    awaits_many: bool = False
+
+
+def placement_change(
+    stages: tuple[tuple[str, ...], ...], epoch: CommittedEpoch, view: ProtocolView, pending: int
+) -> PlacementChange:
+    """Return what has changed since an epoch, by the present view.
+
+    While copies are made, or an executor has no key groups yet, `next_s` is no less than `lanes_s`:
+    a short epoch under places that are about to change is soon over. `pending`: executors that are
+    to join.
+    """
+    former, present = epoch.component_views, view.components
+    owners: set[str] = set()
+    for part in present.values():
+        assignment = part.assignment
+        owners.update(assignment.executors[e] for e in np.unique(assignment.executor_of).tolist())
+    idle = len(view.executors.keys() - view.draining - owners)
+    awaits_many = idle + pending >= len(owners)
+    if present.keys() != former.keys() or all(
+        part.assignment is former[name].assignment for name, part in present.items()
+    ):
+        return PlacementChange(awaits_many=awaits_many)
+    now = replace(epoch, component_views=present)
+    lanes_s, next_s = (sum(busiest_lane_s(stage, e) for stage in stages) for e in (epoch, now))
+    if idle or any(part.transfers or part.moves for part in present.values()):
+        next_s = max(next_s, lanes_s)
+    return PlacementChange(lanes_s=lanes_s, next_s=next_s, awaits_many=awaits_many)
 
 
 def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:

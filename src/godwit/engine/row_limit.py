@@ -15,6 +15,14 @@ The fixed part is estimated from two recent epochs of different sizes.  Fewer ro
 it: if it is more than half of the set time, epochs may last twice as long as the fixed part, since
 they would process hardly any rows otherwise.
 
+An epoch under another assignment takes another time for a row: the busiest lanes' time of the last
+epoch is known by key group, so it is known how long its rows would take under the assignment of the
+next one.  The limit is changed by as much at once, up or down: executors that have just got their
+key groups would otherwise be idle for most of an epoch, which is cut by what fewer could do.  While
+as many executors are to join as there are, or have no key groups yet, epochs get half of the rows:
+an epoch takes place where it began, and what few executors do meanwhile is little beside what all
+of them do as soon as it has ended.
+
 Several sources share the limit: each may give an even share, or its share of the last epoch, if
 that is more.  So a busy source among idle ones soon has the whole limit; and when others become
 busy too, one or two epochs are too long, at most twice.
@@ -28,6 +36,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from godwit.engine.policies import PlacementChange
 
 _TELLING = 0.25
 """Minimum share of the set time for an epoch to measure the throughput."""
@@ -47,6 +57,12 @@ _COMPARED = 4
 """Recent epochs that are compared to estimate the fixed part."""
 _ODD = 0.25
 """Tolerance of the estimate of the fixed part, as a share of an epoch."""
+_SHORT = 0.5
+"""Factor on the limit while many executors are to join or get their key groups."""
+_MOST_SHORT = 8
+"""Number of such epochs in a row, should they not come."""
+_LITTLE = 0.25
+"""Maximum share of the set time for the fixed part of such an epoch: it would be most of it."""
 _PER_ROW = 0.1
 """Minimum share of an epoch for its rows, for any estimate of the fixed part."""
 
@@ -66,6 +82,10 @@ class RowLimit:
         self._longest_s = longest_s
         self._shares: Mapping[str, float] = {}  # source → its share of the last epoch's rows
         self._fixed_s = 0.0  # of an epoch
+        self._measured: tuple[int, float] | None = None  # limit by the last epoch, and its time
+        # whether the next epoch has another assignment, and whether many executors are to join
+        self._moved = self._awaits_many = False
+        self._short = 0  # epochs in a row with fewer rows because many are to join
         self._since_estimate = _REMEMBERED  # cut epochs since the last estimate
         # rows and time of the last epochs with rows
         self._recent: deque[tuple[int, float]] = deque(maxlen=_COMPARED)
@@ -86,9 +106,27 @@ class RowLimit:
         if not rows or len(counts) < len(rows_of) or took_s <= 0 or math.isinf(self._longest_s):
             return
         self._shares = {source: count / rows for source, count in counts.items()}
+        if self._moved:
+            self._recent.clear()  # more rows in the same time tell nothing of its fixed part then
         self._learn_fixed(rows, took_s)
         if self.cut or took_s >= _TELLING * self._longest_s:
             self.rows = max(1, math.ceil(self._next_limit(rows, took_s)))
+        self._measured = None if self.rows is None else (self.rows, took_s)
+        self._short = self._short + 1 if self._awaits_many else 0
+        self._moved = self._awaits_many = False
+
+    def adapt(self, change: PlacementChange) -> None:
+        """Adapt the limit to what the next epoch will have; of several calls the last counts."""
+        self._moved, self._awaits_many = change.lanes_s > 0, change.awaits_many
+        if self._measured is None:
+            return
+        rows, took_s = self._measured
+        rows_s = max(took_s - self._fixed_s, _PER_ROW * took_s)
+        faster = rows_s / max(rows_s - change.lanes_s + change.next_s, rows_s / _MOST)
+        short = change.awaits_many and self._short < _MOST_SHORT
+        if short and self._fixed_s <= _LITTLE * self._longest_s:
+            faster = min(faster, _SHORT)
+        self.rows = max(1, math.ceil(rows * max(faster, _LEAST)))
 
     def _next_limit(self, rows: int, took_s: float) -> float:
         """Return the limit after an epoch that measures the time per row."""

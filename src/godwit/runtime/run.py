@@ -20,7 +20,7 @@ from godwit.engine.flow_run import FlowRun
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
-from godwit.engine.policies import FlowEpoch
+from godwit.engine.policies import FlowEpoch, PlacementChange, placement_change, topology_of
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
@@ -131,6 +131,7 @@ class QueryRun(FlowRun):
         self.pool, self.controller, self.policies = parts.pool, parts.controller, parts.policies
         self.loop = EpochLoop(parts.epochs, parts.coordinator, self, beside=parts.delivering)
         self._parts, self._closing = parts, parts.closing
+        self._last: FlowEpoch | None = None  # the last epoch with input, of these parts
         self._maintenance = TargetMaintenance(
             [(output.name, output.sink) for output in self.flow.outputs],
             announce=self.coordinator.announce,
@@ -204,6 +205,14 @@ class QueryRun(FlowRun):
         """Figures of the last epochs, oldest first."""
         with self._noting:
             return tuple(self._progress)
+
+    def placement_change(self) -> PlacementChange:
+        """Return what has changed in the places of key groups since the last epoch with input."""
+        last = self._last
+        if last is None:
+            return PlacementChange()
+        pending = 0 if self.pool is None else self.pool.view.pending
+        return placement_change(topology_of(last.flow).stages, last, self.view, pending)
 
     def close(self) -> list[tuple[str, str]]:
         """Stop background work and close the sinks; the lease on the checkpoint is kept.
@@ -306,6 +315,8 @@ class QueryRun(FlowRun):
             at_s=time.time(),
             flow=self.flow,
         )
+        if batch is not None:
+            self._last = epoch
         if self.controller is not None:
             self.controller.epoch_committed(
                 epoch, None if of_frames is None else batch, of_frames or 0

@@ -279,6 +279,7 @@ class SourceLoop(EpochDriver):
             return self._run_round(due=False)
         began_s = time.monotonic()
         once = is_once(self._trigger)
+        self._limit.adapt(self._run.placement_change())
         limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
         asked_us = now_us()
         planned = self._positions.plan(num_tasks(self._run), limits=limits, everything=once)

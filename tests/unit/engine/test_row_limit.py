@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from godwit.engine.policies import CommittedEpoch, PlacementChange, placement_change
 from godwit.engine.row_limit import RowLimit, longest_epoch_s
+from godwit.migration.outcome import EpochOutcome
+from godwit.migration.state import ComponentView, ProtocolView, Transfer
+from godwit.model.assignment import even_assignment
+from godwit.model.key_groups import KeyGroupLoad
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.model.assignment import Assignment
 
 
 def record(limit: RowLimit, rows: int | None, took_s: float) -> None:
@@ -87,6 +99,55 @@ def test_executors_that_came_raise_the_limit_within_a_few_epochs() -> None:
     for _ in range(4):  # twenty times as fast since
         record(limit, limit.rows, 0.1 + limit.rows / 20_000)
     assert limit.rows > 80_000
+
+
+def test_it_follows_the_assignment_of_the_next_epoch_at_once() -> None:
+    """Executors that had just got their key groups had an epoch of what fewer could do before."""
+    limit = RowLimit(2.5)
+    record(limit, 5000, 2.0)
+    record(limit, 2500, 1.25)
+    assert limit.rows == 6667  # 0.3 ms a row, beside half a second
+    for lanes_s, next_s, rows in (
+        (0.75, 0.25, 20_000),
+        (0.75, 1.5, 3334),
+        (0.75, 0.01, 26_668),  # no more than fourfold
+        (0.75, 100.0, 1667),
+        (0.0, 0.0, 6667),
+    ):
+        limit.adapt(PlacementChange(lanes_s=lanes_s, next_s=next_s))
+        assert limit.rows == pytest.approx(rows, abs=2)
+
+
+def test_epochs_are_shorter_while_many_executors_are_to_join_but_not_for_ever() -> None:
+    limit, most, seen = RowLimit(2.5), PlacementChange(awaits_many=True), []
+    record(limit, 5000, 2.5)
+    record(limit, 2500, 1.5)
+    usual = limit.rows
+    for _ in range(12):
+        limit.adapt(most)
+        seen.append(limit.rows or 0)
+        record(limit, seen[-1], 0.5 + seen[-1] / 2500)
+    assert usual == 5000
+    assert all(rows == pytest.approx(2500, rel=0.01) for rows in seen[:8])
+    assert all(rows == pytest.approx(5000, rel=0.01) for rows in seen[8:])
+    # Nor where a short epoch would be its fixed part for the most part.
+    limit = RowLimit(2.5)
+    record(limit, 5000, 3.0)
+    record(limit, 2500, 2.0)
+    usual = limit.rows
+    limit.adapt(most)
+    assert limit.rows == usual
+
+
+def test_epochs_under_two_assignments_do_not_tell_a_fixed_part() -> None:
+    limit = RowLimit(2.5)
+    record(limit, 10_000, 2.5)
+    record(limit, 5000, 1.25)
+    limit.adapt(PlacementChange(lanes_s=1.25, next_s=0.625))
+    assert limit.rows == 20_000
+    record(limit, 20_000, 2.6)
+    # As if all but a tenth of a second was the fixed part, twice of which an epoch may take.
+    assert limit.rows == pytest.approx(20_000 * 2.5 / 2.6, rel=0.01)
 
 
 def test_it_says_of_an_epoch_that_it_was_cut_short() -> None:
@@ -187,3 +248,59 @@ def test_sources_that_take_turns_do_not_lower_the_limit() -> None:
         limit.record_epoch({**rows}, 0.2 + sum(rows.values()) / 1000)
     assert limit.rows is not None
     assert limit.rows >= 4000
+
+
+def view(
+    assignment: Assignment,
+    executors: Mapping[str, int],
+    *,
+    transfers: tuple[Transfer, ...] = (),
+    draining: frozenset[str] = frozenset(),
+) -> ProtocolView:
+    return ProtocolView(
+        executors=executors,
+        draining=draining,
+        committed=0,
+        running=None,
+        holds=(),
+        components={"sum": ComponentView(assignment=assignment, transfers=transfers)},
+    )
+
+
+def test_what_an_epoch_would_take_as_key_groups_are_placed_now() -> None:
+    """Four key groups of 0.1 to 0.4 s on one lane; then the second and fourth on another."""
+    former = even_assignment(4, ["a"], [1])
+    load = KeyGroupLoad(
+        key_groups=np.arange(4),
+        rows=np.full(4, 10),
+        keys=np.full(4, 10),
+        cpu_ms=np.full(4, 10.0),
+        state_bytes=np.zeros(4),
+        busy_ms=np.array([100.0, 200.0, 300.0, 400.0]),
+    )
+    epoch = CommittedEpoch(
+        outcome=EpochOutcome(epoch=0, batch=0, rows_in=40, loads={"sum": load}),
+        component_views={"sum": ComponentView(assignment=former)},
+        took_s=1.5,
+    )
+    stages = (("sum",),)
+    both = even_assignment(4, ["a", "b"], [1, 1])
+    copied = Transfer(key_group=0, destination="b", state_bytes=1, planned=True)
+    two, three = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
+    for present, lanes_s, next_s in (
+        (view(former, two), 0.0, 0.0),  # nothing has moved
+        (view(both, two), 1.0, 0.6),
+        (view(both, two, transfers=(copied,)), 1.0, 1.0),  # it is about to change again
+        (view(both, three), 1.0, 1.0),
+        (view(both, three, draining=frozenset("c")), 1.0, 0.6),
+    ):
+        change = placement_change(stages, epoch, present, 0)
+        assert (change.lanes_s, change.next_s) == pytest.approx((lanes_s, next_s))
+    for present, pending, many in (
+        (view(former, two), 0, True),  # the one without key groups
+        (view(both, two), 1, False),
+        (view(both, two), 2, True),
+        (view(both, three), 1, True),
+        (view(both, three, draining=frozenset("c")), 1, False),
+    ):
+        assert placement_change(stages, epoch, present, pending).awaits_many == many

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import godwit as gw
+from godwit.engine.policies import PlacementChange
 from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import (
     CheckpointInUseError,
@@ -69,6 +70,9 @@ class Run:
 
     def epoch_begun(self, rows: int, held_back: int) -> None:
         self.begun.append((rows, held_back))
+
+    def placement_change(self) -> PlacementChange:
+        return PlacementChange()
 
     def without_input(self, _stopped: Callable[[], bool]) -> None:
         with self.gate.epoch():

@@ -17,7 +17,7 @@ from godwit.control.loop import Controller
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
-from godwit.engine.policies import CommittedEpoch, Topology
+from godwit.engine.policies import CommittedEpoch, Topology, placement_change
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.stream_record import STREAM, StreamRecorder
 from godwit.migration import messages
@@ -102,6 +102,7 @@ class Simulation:
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
         self._held_back = 0
         self._limit = RowLimit(longest_s)
+        self._observed: CommittedEpoch | None = None  # the last one with input
         self._offered: Batch | None = None
         self._copied_bytes = 0.0
         # the last load distance, and what it is of
@@ -208,6 +209,11 @@ class Simulation:
         """
         if self._offered is None:
             arrived = self._source.arrived_by(self._now_s)
+            if self._observed is not None:
+                pending, view = self.executors.view.pending, self.coordinator.view
+                self._limit.adapt(
+                    placement_change(self.topology.stages, self._observed, view, pending)
+                )
             limits = (self.scenario.max_rows, self._limit.rows)
             last = min([arrived, *(self._taken + most for most in limits if most is not None)])
             if last > self._taken and self._now_s >= self._next_trigger_s:
@@ -323,6 +329,8 @@ class Simulation:
             took_s=work.took_s,
             backlog_rows=self._held_back,
         )
+        if work.batch.number is not None:
+            self._observed = observed
         if self._controller is not None:
             self._controller.observe(observed)
         if self._note is not None:
