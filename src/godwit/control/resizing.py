@@ -36,7 +36,7 @@ from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
 from godwit.control.policy import Hysteresis
 from godwit.control.rate_bounds import RateBounds
-from godwit.control.scaling import WantedExecutors, at_rate, backlog_to_come
+from godwit.control.scaling import RESERVE, WantedExecutors, at_rate, backlog_to_come
 from godwit.engine.cluster import PoolView
 from godwit.engine.policies import Proposal
 from godwit.model import events
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import ExecutorPool
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.state import ProtocolView
+    from godwit.placement.arrays import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,11 @@ class Pace:
         to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
         return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
 
+    def _is_same_rate(self, situation: ScalingSituation) -> bool:
+        """Return whether the arrival rate is that of the last decision, up to noise."""
+        rates = sorted((situation.arrival_per_s, self._arrival_per_s))
+        return rates[1] <= _SAME_RATE * rates[0] < math.inf
+
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
@@ -223,7 +229,9 @@ class Pace:
         # that have come have their key groups; one that stays is the sources' own.
         catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
         self._answered = self._answered or (steady and not missed and not behind)
-        spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
+        # One alone is not worth a third decision for one rate: noise would ask for it again.
+        settled = self._made > 1 and have - roomy == 1 and self._is_same_rate(situation)
+        spare = have > roomy and not settled and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up
         noisy = self._rates.noisy
         if noisy and spare and paced and not wanted.unattainable:
@@ -271,7 +279,8 @@ class Pace:
             step = self._decide_more(
                 within, situation, pool, paced=paced, arrived=arrived, came=came
             )
-            waits = backlog_to_come(situation) > situation.arrival_per_s * situation.epoch_s
+            waiting = max(backlog_to_come(situation), wanted.waiting_rows)
+            waits = waiting > situation.arrival_per_s * situation.epoch_s
             beyond = within > (wanted.sufficient or within)
             self._lends = step.kind == "out" and waits and beyond
             if self._lends:
@@ -361,6 +370,8 @@ _FLICKER = 2
 _OUT_OF_REACH = "the target is out of reach"
 _CALM = 0.7
 """Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
+_STRAYS = 1.5
+"""Busiest lane of an epoch over that of the mean epoch, at most."""
 _FULL = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
 
@@ -767,19 +778,27 @@ def slowness_reason(
     """Return the reason why `executors` would miss the target by the plans; empty if they meet it.
 
     The model predicts by the most even lanes that there can be; few key groups a lane, and loads
-    that are even enough for a planner, keep the plans' lanes from that.
+    that are even enough for a planner, keep the plans' lanes from that.  They are to meet it at a
+    little more load, as executors that suffice do: one that just meets it is soon one too few.
     """
     expected, least = wanted.expects(executors), least_busy(situation, executors)
     if not wanted.target or expected is None or len(plans) != len(situation.stages) or not least:
         return ""
-    index = sum(_busiest_lane(plan) for plan in plans)
     offered = sum(float(plan.measured.problem.load[:, 0].sum()) for plan in plans)
-    busy = index * situation.offered / offered if offered else 0.0
+    to_share = situation.offered / offered if offered else 0.0
+    busy = to_share * sum(_busiest_lane(plan, _places_after(plan)) for plan in plans)
+    before = to_share * sum(_busiest_lane(plan, plan.measured.problem.current) for plan in plans)
+    if 0 < before < situation.busiest and busy:
+        # Which lane is busiest differs from epoch to epoch, by rows that come by chance: the more
+        # rows a lane has, the less.
+        strays = min(situation.busiest / before, _STRAYS) - 1
+        busy *= 1 + strays * math.sqrt(min(before / busy, 1.0))
     modelled = busy_share(situation, executors, situation.learned)
     if busy <= modelled:
         return ""
     learned = replace(situation.learned, unevenness={executors: busy / least})
-    planned_s = predicted_latency_s(replace(situation, learned=learned), executors)
+    loaded = at_rate(replace(situation, learned=learned), RESERVE * situation.arrival_per_s)
+    planned_s = predicted_latency_s(loaded, executors)
     slower = planned_s / predicted_latency_s(situation, executors)
     if expected * slower <= wanted.target:
         return ""
@@ -788,11 +807,18 @@ def slowness_reason(
     )
 
 
-def _busiest_lane(plan: Planned) -> float:
-    """Return the share of time that the busiest lane would be busy, key groups dealt out evenly."""
-    problem, places = plan.measured.problem, plan.selected.assignment
-    if problem.draining[places].any():
-        places = plan.assignment
+def _places_after(plan: Planned) -> IntArray:
+    """Return where key groups are after the moves that are worth it, or after all of them."""
+    places = plan.selected.assignment
+    return plan.assignment if plan.measured.problem.draining[places].any() else places
+
+
+def _busiest_lane(plan: Planned, places: IntArray) -> float:
+    """Return the share of time that the busiest lane would be busy, key groups dealt out evenly.
+
+    `places`: executor of each key group.
+    """
+    problem = plan.measured.problem
     lanes = [[0.0] * max(int(cores), 1) for cores in problem.cores]
     for key_group in np.argsort(-problem.load[:, 0], kind="stable").tolist():
         mine = lanes[places[key_group]]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from godwit.control.latency_model import busy_curve, busy_share, latency_curve, why_no_faster
+from godwit.engine.row_limit import longest_epoch_s
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.signatures import check_signature
@@ -61,6 +62,8 @@ class WantedExecutors:
     # fewest that suffice by measurements; once a stream at rest has said so several times in
     # a row, which tells it from noise, more are too many. ``None``: `comfortable` alone counts
     sufficient: int | None = None
+    # rows that `aim` counts on to be worked off besides, where it does
+    waiting_rows: float = 0.0
     # the figure that the model goes by: as measured, what it is to be at most, and as predicted
     # with 1, 2, … executors. Decisions are judged by it, if it is given
     measured: float | None = None
@@ -109,12 +112,36 @@ def backlog_to_come(situation: ScalingSituation) -> float:
     return rows + grows_per_s * (situation.lead_s + situation.epoch_s)
 
 
-def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
+def waiting_to_come(situation: ScalingSituation, rest_s: float) -> float:
+    """Return the rows that wait for longer than at rest when executors requested now start to work.
+
+    Beside the sources' backlog (`backlog_to_come`) these are the rows by which the epoch that runs
+    then is longer than one that meets the target, which takes `rest_s`: the next one has all that
+    came meanwhile, so that the target is missed for many epochs though nothing is held back.
+    """
+    longest_s = longest_epoch_s(situation.longest_epoch_s, situation.fixed_s)
+    waiting = backlog_to_come(situation)
+    if not situation.waits_for_epochs or math.isinf(longest_s):
+        return waiting
+    busy = busy_share(situation, max(situation.executors, 1), situation.learned)
+    busy += situation.outside
+    took_s = passed_s = situation.epoch_s
+    while 0 < took_s < longest_s and passed_s < situation.lead_s + situation.epoch_s:
+        took_s = situation.fixed_s + busy * max(took_s, situation.trigger_s)
+        passed_s += max(took_s, situation.trigger_s)
+    beyond_s = min(took_s, longest_s) - max(rest_s, situation.trigger_s)
+    return waiting + situation.arrival_per_s * max(beyond_s, 0.0)
+
+
+def catching_up(
+    situation: ScalingSituation, within_s: float, backlog: float | None = None
+) -> ScalingSituation:
     """Return the situation at an arrival rate that includes working off the backlog.
 
-    `within_s`: time to work it off.
+    `within_s`: time to work it off. `backlog`: its rows; by default `backlog_to_come`.
     """
-    backlog = backlog_to_come(situation)
+    if backlog is None:
+        backlog = backlog_to_come(situation)
     if not backlog or situation.arrival_per_s <= 0:
         return situation
     return at_rate(situation, situation.arrival_per_s + backlog / within_s)
@@ -273,7 +300,7 @@ _SOONER = 0.5
 """Time in which others are worked off, as a share of the time in which they arrived."""
 
 
-_RESERVE = 1.04
+RESERVE = 1.04
 """Factor on the arrival rate at which executors that suffice as measured still meet the target.
 
 Where lanes are busy, a little noise in the load changes the latency by much, elsewhere by little.
@@ -315,8 +342,8 @@ class Latency:
             return 1.0
         return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
 
-    def _soon_s(self, situation: ScalingSituation) -> float:
-        """Return the seconds within which requested executors should work off the backlog.
+    def _soon_s(self, situation: ScalingSituation, waiting: float) -> float:
+        """Return the seconds within which requested executors should work off the `waiting` rows.
 
         Half as long as its rows took to arrive: that takes three times the executors at most. But
         no sooner than `_SOON_S`, and no later than half of the time to catch up; nor if it takes
@@ -324,7 +351,7 @@ class Latency:
         """
         if not situation.fills_at_once:
             return self.catch_up_s / 2
-        lies_s = backlog_to_come(situation) / max(situation.arrival_per_s, 1e-9)
+        lies_s = waiting / max(situation.arrival_per_s, 1e-9)
         return min(max(_SOONER * lies_s, _SOON_S), self.catch_up_s / 2)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
@@ -339,7 +366,9 @@ class Latency:
         if situation.latency.rows:
             numbers["measured_s"] = self.measured_s(situation.latency)
         ratio = self._quantile_ratio(situation)
-        sooner = catching_up(situation, self._soon_s(situation))
+        # Where epochs follow each other at once, rows take one and a half of them in the mean.
+        waiting = waiting_to_come(situation, self.target_s / 1.5)
+        sooner = catching_up(situation, self._soon_s(situation, waiting), waiting)
         situation = catching_up(situation, self.catch_up_s)
         curve = ratio * latency_curve(situation)
         have = min(max(situation.executors, 1), situation.most)
@@ -361,7 +390,7 @@ class Latency:
         best = int(np.argmin(curve)) + 1
         reserved, more = (
             latency_curve(at_rate(situation, factor * situation.arrival_per_s))
-            for factor in (_RESERVE, 1 + self.slack)
+            for factor in (RESERVE, 1 + self.slack)
         )
         sufficient = _min_executors(ratio * reserved, self.target_s)
         aim = _min_executors(curve, self.target_s * (1 - self.slack) ** 0.5)
@@ -386,6 +415,7 @@ class Latency:
             numbers=numbers,
             aim=aim,
             sufficient=sufficient,
+            waiting_rows=waiting,
             **figure,
         )
 

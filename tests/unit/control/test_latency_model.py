@@ -283,7 +283,9 @@ def test_a_stream_that_works_off_a_backlog_in_long_epochs_is_not_at_rest() -> No
 
 
 @pytest.mark.parametrize(
-    ("left", "target_s", "slow"), [(3, 0.3, False), (1, 0.3, True), (1, 0.4, False)]
+    ("left", "target_s", "slow"),
+    # With lanes that are busy for 60 % 0.375 s are predicted, and 0.4 s with 4 % more load.
+    [(3, 0.3, False), (1, 0.3, True), (1, 0.38, True), (1, 0.42, False)],
 )
 def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
     left: int, target_s: float, *, slow: bool
@@ -309,6 +311,13 @@ def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
     selected = select_moves(problem, places, terms, Budget())
     plan = Planned(measured=measured, assignment=places, selected=selected, planner="milp")
     at = epochs(stage(*[0.2] * 6), lanes=2.0, cores=2.0, executors=3, offered=1.2)
-    said = slowness_reason([plan], at, latency(f"{target_s} seconds").wanted(at), 2)
+    wanted = latency(f"{target_s} seconds").wanted(at)
+    said = slowness_reason([plan], at, wanted, 2)
     assert bool(said) == slow
     assert not slow or "busy for 60%" in said
+    # Before, the busiest lane had a third more in an epoch than in the mean, by chance: with as
+    # many rows on it then, the busiest of those that are left will have, too.
+    before = replace(
+        at, busiest=at.offered / problem.load.sum() * (0.6 if left == 1 else 0.4) * 4 / 3
+    )
+    assert "busy for 80%" in slowness_reason([plan], before, wanted, 2) or left == 3

@@ -16,11 +16,13 @@ from godwit.control.resizing import Pace, ScalingStep
 from godwit.control.scaling import (
     WantedExecutors,
     at_rate,
+    backlog_to_come,
     custom,
     fixed,
     latency,
     scripted,
     utilisation,
+    waiting_to_come,
 )
 from godwit.control.situation import ScalingSituation, Station
 from godwit.engine.cluster import PoolView
@@ -255,6 +257,45 @@ def test_a_backlog_is_worked_off_in_half_the_time_in_which_it_arrived(
     assert wanted.aim == model.wanted(at_rate(situation(most=64), 4000 * rate)).executors
 
 
+def test_rows_by_which_an_epoch_has_grown_are_to_be_worked_off_too() -> None:
+    """Lanes are busy for 98 % of the time: nothing is held back, and each epoch is longer."""
+    growing = situation(
+        offered=7.84,
+        arrival_per_s=7840.0,
+        epoch_s=0.64,
+        fixed_s=0.3,
+        lead_s=5.0,
+        longest_epoch_s=2.5,
+        backlog_rows=0,
+    )
+    assert not backlog_to_come(growing)
+    # 0.64, 0.93, 1.21, 1.49, 1.76 s: then requested executors have joined.
+    assert waiting_to_come(growing, 1.0) == pytest.approx(0.755 * 7840, rel=0.01)
+    assert waiting_to_come(growing, 2.0) == 0
+    # An epoch is no longer than the limit of its rows lets it be, and the trigger is waited for.
+    longest = replace(growing, offered=16.0, longest_epoch_s=1.2)
+    held_back = backlog_to_come(longest)
+    assert waiting_to_come(longest, 1.0) == pytest.approx(held_back + 0.2 * 7840, rel=0.01)
+    assert waiting_to_come(replace(growing, trigger_s=2.0), 1.0) == pytest.approx(0.5 * 7840)
+    # Without such a limit nothing is known of them, nor where rows do not wait for epochs.
+    for other in ({"longest_epoch_s": np.inf}, {"waits_for_epochs": False}):
+        assert waiting_to_come(replace(growing, **other), 1.0) == 0
+    wanted = latency("1.5 seconds").wanted(growing)
+    assert wanted.waiting_rows == pytest.approx(0.755 * 7840, rel=0.01)
+    assert wanted.aim is not None
+    assert wanted.sufficient is not None
+    assert wanted.aim > wanted.sufficient
+    # They are to work that off, and go back once they have.
+    pace = Pace(cool_down_s=30.0)
+    late = replace(wanted, measured=2.0)
+    step = pace.step(late, growing, PoolView(), paced=True)
+    assert step == ScalingStep(kind="out", executors=wanted.aim)
+    pace.record_decision("out", NOW_S, arrival_per_s=7840.0)
+    now = replace(growing, executors=wanted.aim, now_s=NOW_S + 5)
+    met = replace(wanting(wanted.sufficient), measured=1.0, target=1.5)
+    assert pace.step(met, now, PoolView(), paced=True).kind == "in"
+
+
 def test_those_suffice_that_meet_the_target_with_a_little_more_load() -> None:
     """Where lanes are busy that leaves much of the target, and elsewhere little."""
     for fixed_s, target in ((0.1, "300 milliseconds"), (0.19, "300 milliseconds")):
@@ -357,6 +398,21 @@ def test_a_decision_is_corrected_once_by_what_was_measured() -> None:
     assert {at_rest(pace, 5)[0] for _ in range(6)} == {"stay"}
     # Another rate, and so another decision to correct.
     assert [at_rest(pace, 5, arrival_per_s=6000.0)[0] for _ in range(3)] == ["stay", "stay", "in"]
+
+
+def test_one_executor_is_not_worth_a_third_decision_for_one_rate() -> None:
+    """Its absence would be noticed by noise; two are worth it, and one is at another rate."""
+    pace = Pace(cool_down_s=0.0)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    assert [pace.step(wanting(3), situation(), PoolView(), paced=True).kind for _ in range(2)] == [
+        "stay",
+        "in",
+    ]
+    pace.record_decision("in", NOW_S, arrival_per_s=4000.0)
+    for fewest, rate, last in ((3, 4000.0, "stay"), (2, 4000.0, "in"), (3, 3500.0, "in")):
+        at = situation(arrival_per_s=rate)
+        kinds = [pace.step(wanting(fewest), at, PoolView(), paced=True).kind for _ in range(3)]
+        assert kinds[-1] == last, (fewest, rate)
 
 
 def test_one_period_does_not_ask_for_more_where_the_target_is_met_at_the_same_rate() -> None:
