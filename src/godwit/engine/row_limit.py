@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 _TELLING = 0.25
 """Minimum share of the set time for an epoch to measure the throughput."""
+_TO_SPARE = 0.5
+"""Maximum share of the set time for an epoch that was not cut to leave the limit as it is.
+
+A longer one shows that rows take longer than before, such as on a slow executor: under the former
+limit the next epoch would take several times the set time.
+"""
 _CUT = 0.9
 """Minimum share of the limit for an epoch to count as cut: sources keep the limit roughly."""
 _LEAST, _MOST = 0.25, 4.0
@@ -143,7 +149,7 @@ class RowLimit:
             limit = min(limit, rows / 2) if rows > _FEW else _MOST * rows
         if self.rows is None:
             return limit
-        has_time = not self.cut and took_s <= longest_s
+        has_time = not self.cut and took_s <= _TO_SPARE * longest_s
         return max(limit, (1 if has_time else _LEAST) * self.rows)
 
     def _learn_fixed(self, rows: int, took_s: float) -> None:

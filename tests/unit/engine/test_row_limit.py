@@ -239,6 +239,15 @@ def test_a_quiet_stream_is_not_limited_to_the_few_rows_that_it_has() -> None:
     assert limit.rows == before
 
 
+def test_rows_that_take_longer_lower_it_before_an_epoch_is_too_long() -> None:
+    """An executor became slow: an uncut epoch showed it, and the next one took twice that."""
+    limit = RowLimit(2.5)
+    record(limit, 1000, 1.0)
+    assert limit.rows == 2500
+    record(limit, 1000, 2.2)
+    assert limit.rows == pytest.approx(1000 * 2.5 / 2.2, rel=0.01)
+
+
 def test_sources_that_take_turns_do_not_lower_the_limit() -> None:
     limit, names = RowLimit(5.0), [f"s{n}" for n in range(10)]
     record(limit, 5000, 5.0)
