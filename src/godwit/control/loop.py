@@ -241,8 +241,9 @@ class Controller:
             # What shifted may be an executor, and not the keys.
             self._speed_of = self._speeds.update(period, ended=False)
             yield from self._plan_and_propose(period, view, now_s, scale=False)
-        else:
-            yield from self._lanes.propose(view, now_s, self._topology.stages)
+        if view.executors and not static:
+            # Of what stays where it is: a plan begins when key groups have left others uneven.
+            yield from self._lanes.propose(self._migrations.view, now_s, self._topology.stages)
 
     def _plans_for_joined(self, view: ProtocolView, now_s: float) -> bool:
         """Return whether to plan for executors that have joined.

@@ -15,6 +15,7 @@ lane is above theta times the mean and comes down by more than noise.  Source: p
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.placement import Problem
-    from godwit.placement.arrays import BoolArray, FloatArray
+    from godwit.placement.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +219,7 @@ class Rebalancing:
                 self._abandon(name, self._own[name], change.instead)
         problem = measured.problem
         started: dict[str, str] = {}
-        busy = _busy_lanes(measured, self._migrations.view)
+        busy = busy_lanes(measured, self._migrations.view, selected.order)
         for name in measured.components:
             part = measured.parts[name]
             order = [k for k in selected.order.tolist() if part.start <= k < part.stop]
@@ -339,12 +340,19 @@ def spread_over_lanes(
     return replace(target, lane_of=lane_of)
 
 
-def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, FloatArray]:
-    """Return executor → load of each of its lanes, of all components planned together."""
+def busy_lanes(
+    measured: MeasuredProblem, view: ProtocolView, moving: IntArray
+) -> dict[str, FloatArray]:
+    """Return executor → load of each of its lanes, of all components planned together.
+
+    `moving`: key groups, numbered as in the problem, that leave their executors.
+    """
     busy: dict[str, FloatArray] = {}
+    staying = measured.problem.weight.copy()
+    staying[moving] = 0.0
     for name in measured.components:
         assignment = view.components[name].assignment
-        weight = measured.problem.weight[measured.parts[name]]
+        weight = staying[measured.parts[name]]
         for index, executor in enumerate(assignment.executors):
             here = assignment.executor_of == index
             lanes: FloatArray = np.bincount(
@@ -393,9 +401,16 @@ class LaneBalancing:
         self._epochs: deque[CommittedEpoch] = deque(maxlen=16)
 
     def observe(self, epoch: CommittedEpoch) -> None:
-        """Add a committed epoch to the measurements."""
-        if epoch.outcome.batch is not None:
-            self._epochs.append(epoch)
+        """Add a committed epoch to the measurements; after one under other places, it is time."""
+        if epoch.outcome.batch is None:
+            return
+        before = self._epochs[-1].component_views if self._epochs else {}
+        if any(
+            name in before and before[name].assignment is not view.assignment
+            for name, view in epoch.component_views.items()
+        ):
+            self._due_s = -math.inf
+        self._epochs.append(epoch)
 
     def reset(self) -> None:
         """Drop all measurements, because the components have changed."""
@@ -443,6 +458,7 @@ class LaneBalancing:
         }
         under: list[tuple[CommittedEpoch, BoolArray]] = []
         epochs, lasted_s = np.zeros((2, len(names)))
+        lost = np.zeros(len(names), np.bool_)  # executors that key groups have left
         for epoch in self._epochs:
             came, shifted, left = np.zeros((3, len(names)), np.bool_)
             for component, now in places.items():
@@ -461,7 +477,8 @@ class LaneBalancing:
             under.append((epoch, same))
             epochs += same
             lasted_s += same * epoch.took_s
-        enough = (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2)
+            lost |= same & left
+        enough = (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2) | lost
         loads = {}
         for component, now in places.items():
             load, rows = np.zeros((2, now.num_key_groups))

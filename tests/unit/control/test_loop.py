@@ -13,15 +13,18 @@ import pytest
 from tests.oracles.controlled import ControlledCluster, Part
 from tests.support.controls import control_of
 
-from godwit.control import Budget, loop
+from godwit.control import Budget, Cadence, loop
+from godwit.control.interfaces import MeasuredProblem
 from godwit.control.memory import ControllerMemory
 from godwit.control.planner_thread import PlannerThread, run_without_limit
+from godwit.control.rebalancing import busy_lanes
 from godwit.control.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.engine.policies import Topology
 from godwit.migration.coordinator import Warmed
 from godwit.migration.messages import MigrationRequested
 from godwit.migration.regrouping import Regrouping, RegroupingStage
 from godwit.model import events
+from godwit.placement import Problem
 from godwit.placement.solution import make_solution
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from godwit.control.interfaces import T
     from godwit.control.settings import Control
-    from godwit.placement import Problem, Solution
+    from godwit.placement import Solution
 
 PERIOD_S = 5.0
 FOUR = {"e0": 2, "e1": 2, "e2": 2, "e3": 2}
@@ -186,12 +189,13 @@ def test_lanes_are_balanced_between_epochs_without_moving_state() -> None:
     assert max(busy.values()) < 1.3 * sum(busy.values()) / 2
 
 
-def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> None:
-    """Loads of those that stay are known from the epochs before."""
+@pytest.mark.parametrize("lanes_every", ["0.5 seconds", "30 seconds"])
+def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch(lanes_every: str) -> None:
+    """Loads of those that stay are known from the epochs before; nothing else is waited for."""
     world = ControlledCluster(
         {"sum": Part(rows=np.full(16, 30.0))},
         {"e0": 2, "e1": 2},
-        settings=control(period="60 seconds"),
+        settings=control(period="60 seconds", cadence=Cadence(lanes_every=lanes_every)),
         fixed_s=0.6,
     )
     world.run(6.0)
@@ -213,6 +217,31 @@ def test_lanes_that_key_groups_left_uneven_are_balanced_after_one_epoch() -> Non
     world.run(2.0)
     after = world.coordinator.view.components["sum"].assignment
     assert [len(after.key_groups("e0", lane)) for lane in (0, 1)] == [1, 1]
+
+
+def test_key_groups_that_come_are_dealt_to_the_lanes_that_others_leave() -> None:
+    """The first lane of a has all of its load, which goes to b in the same plan."""
+    view = ControlledCluster({"sum": Part(rows=np.ones(4))}, {"a": 2, "b": 2}).coordinator.view
+    assignment = view.components["sum"].assignment
+    load = np.where(np.isin(np.arange(4), assignment.key_groups("a", 0)), 8.0, 1.0)
+    problem = Problem(
+        executors=("a", "b"),
+        load=load,
+        state_bytes=np.zeros(4),
+        current=assignment.executor_of,
+        cores=np.array([2, 2], np.int32),
+        capacity=np.array([2.0, 2.0]),
+    )
+    measured = MeasuredProblem(
+        problem=problem,
+        parts={"sum": slice(0, 4)},
+        rows_per_s=np.ones(4),
+        link_bytes_per_s=1.0,
+        held_bytes=np.zeros(4),
+    )
+    for moving, lanes in (([], [8.0, 1.0]), (assignment.key_groups("a", 0), [0.0, 1.0])):
+        busy = busy_lanes(measured, view, np.array(moving, np.int64))
+        assert busy["a"].tolist() == lanes
 
 
 def test_a_slow_executor_counts_as_slow_and_gets_less_to_do() -> None:
