@@ -94,6 +94,7 @@ class Pace:
         self._arrival_per_s = math.inf
         # Arrival rate since a step, and the decisions made for it.
         self._step_per_s, self._made = math.inf, 0
+        self._target = self._made_target = 0.0  # of the last answer, and of the last decision
         # Of the last periods at rest: how many executors sufficed, and the arrival rate.
         self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
         # Periods in a row that asked for more where noise may have done so.
@@ -136,7 +137,7 @@ class Pace:
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         if not self._is_same_step(arrival_per_s):
             self._step_per_s = arrival_per_s
-        self._made = decisions + 1
+        self._made, self._made_target = decisions + 1, self._target
         self._made_at_rest, self._answered = self._steady, False
         self._lent, self._lends = self._lends and kind == "out", False
         self._sufficed.clear()
@@ -169,10 +170,11 @@ class Pace:
         to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
         return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
 
-    def _is_same_rate(self, situation: ScalingSituation) -> bool:
-        """Return whether the arrival rate is that of the last decision, up to noise."""
+    def _is_as_decided_for(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
+        """Return whether target and arrival rate are those of the last decision, up to noise."""
         rates = sorted((situation.arrival_per_s, self._arrival_per_s))
-        return rates[1] <= _SAME_RATE * rates[0] < math.inf
+        same_rate = rates[1] <= _SAME_RATE * rates[0] < math.inf
+        return same_rate and wanted.target == self._made_target
 
     def _fewest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
@@ -230,7 +232,9 @@ class Pace:
         catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
         self._answered = self._answered or (steady and not missed and not behind)
         # One alone is not worth a third decision for one rate: noise would ask for it again.
-        settled = self._made > 1 and have - roomy == 1 and self._is_same_rate(situation)
+        settled = paced and self._made > 1 and have - roomy == 1
+        settled = settled and self._is_as_decided_for(wanted, situation)
+        self._target = wanted.target
         spare = have > roomy and not settled and (not missed or steady or bool(wanted.unattainable))
         spare = spare and not catching_up
         noisy = self._rates.noisy
@@ -782,7 +786,9 @@ def slowness_reason(
     little more load, as executors that suffice do: one that just meets it is soon one too few.
     """
     expected, least = wanted.expects(executors), least_busy(situation, executors)
-    if not wanted.target or expected is None or len(plans) != len(situation.stages) or not least:
+    if not wanted.target or wanted.unattainable:
+        return ""
+    if expected is None or len(plans) != len(situation.stages) or not least:
         return ""
     offered = sum(float(plan.measured.problem.load[:, 0].sum()) for plan in plans)
     to_share = situation.offered / offered if offered else 0.0
