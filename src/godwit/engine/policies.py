@@ -139,7 +139,7 @@ def placement_change(
 ) -> PlacementChange:
     """Return what has changed since an epoch, by the present view.
 
-    While copies are made, or an executor has no key groups yet, `next_s` is no less than `lanes_s`:
+    While copies are made, or an executor has no key groups yet, `next_s` is at least `lanes_s`:
     a short epoch under places that are about to change is soon over. `pending`: executors that are
     to join.
     """
