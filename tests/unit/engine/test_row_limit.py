@@ -284,7 +284,7 @@ def test_what_an_epoch_would_take_as_key_groups_are_placed_now() -> None:
         rows=np.full(4, 10),
         keys=np.full(4, 10),
         cpu_ms=np.full(4, 10.0),
-        state_bytes=np.zeros(4),
+        state_bytes=np.zeros(4, np.int64),
         busy_ms=np.array([100.0, 200.0, 300.0, 400.0]),
     )
     epoch = CommittedEpoch(
