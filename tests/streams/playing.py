@@ -131,17 +131,22 @@ def play_by_testing(
     epochs: int = 8,
     cluster: Callable[..., testing.Run] = testing.cluster,
     numbers: Sequence[int] = (8,),
+    on_demand: bool = False,
 ) -> list[str]:
     """Play a history by `godwit.testing`, through migrations, deaths and restarts.
 
     `cluster`: starts a flow with the options of `godwit.testing.cluster`. `numbers`: of key groups,
-    of which each restart has the next.
+    of which each restart has the next. `on_demand`: migrations are so where they would be live.
     """
-    return _Tested(draw(seed), cluster, numbers).run(epochs)
+    tested = _Tested(draw(seed), cluster, numbers)
+    tested.on_demand = on_demand
+    return tested.run(epochs)
 
 
 class _Tested:
     """A drawn flow that is played as users play theirs."""
+
+    on_demand = False
 
     def __init__(
         self, drawn: Drawn, cluster: Callable[..., testing.Run], numbers: Sequence[int]
@@ -229,6 +234,8 @@ class _Tested:
             several = self.rng.sample(some_of, min(4, self.groups))
             some = {g: self.rng.choice(here) for g in several}
             strategy = Strategy(self.rng.choice(["live", "disruptive", "stop_the_world"]))
+            if self.on_demand and strategy is Strategy.LIVE:
+                strategy = Strategy.ON_DEMAND
             done = len(played.epochs)
             with suppress(MigrationError):  # windows in two parts migrate otherwise
                 played.migrate(some, component=component, strategy=strategy)

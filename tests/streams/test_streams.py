@@ -8,6 +8,8 @@ from tests.streams.cuts import play_in_cuts
 from tests.streams.playing import play, play_by_testing
 from tests.support.rounds import rounds
 
+from godwit.checkpoint import partial_copies
+
 
 @pytest.mark.parametrize("seed", [2, 14])
 def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
@@ -25,9 +27,20 @@ def test_drawn_flows_of_many_pairs_give_what_plain_python_says(group: int) -> No
     assert {seed: differences for seed, differences in played.items() if differences} == {}
 
 
-@pytest.mark.parametrize("seed", [3, 8, 25][: rounds(2, 3)])
-def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(seed: int) -> None:
-    assert play_by_testing(seed) == []
+@pytest.mark.parametrize(("seed", "on_demand"), [(3, False), (8, True), (25, True)][: rounds(2, 3)])
+def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(
+    monkeypatch: pytest.MonkeyPatch, seed: int, *, on_demand: bool
+) -> None:
+    if on_demand:
+        monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    assert play_by_testing(seed, on_demand=on_demand) == []
+
+
+@pytest.mark.campaign
+def test_several_drawn_flows_fetch_their_state_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    played = {seed: play_by_testing(seed, on_demand=True) for seed in SEVERAL}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}
 
 
 NUMBERS = (8, 24, 5, 1, 12, 64)

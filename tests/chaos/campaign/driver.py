@@ -25,6 +25,7 @@ from tests.chaos.campaign.oracle import rows_of_file
 from tests.chaos.programs.driver import die, session
 
 import godwit as gw
+from godwit.checkpoint import partial_copies
 from godwit.engine.loop import EpochLoop
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Round:
                 query.migrate(
                     dict.fromkeys(chosen, self.rng.choice(query.executors)),
                     component=component,
-                    strategy=self.rng.choice(["live", "disruptive", "stop_the_world"]),
+                    strategy=self.rng.choice(["live", "disruptive", "on_demand", "stop_the_world"]),
                     bounds=gw.migration.Bounds(max_moves=self.rng.randint(1, 4)),
                 )
 
@@ -213,6 +214,8 @@ def main(path: str) -> None:
     config: dict[str, Any] = json.loads(Path(path).read_text())
     directory = Path(config["directory"])
     history = msgspec.convert(config["history"], History)
+    if history.seed % 2:  # any state is fetched on demand, after a start, a loss or a migration
+        partial_copies.FROM_BYTES = 0
     following = directory / "next"
     for name in ("in", "out", "acts"):
         (directory / name).mkdir(exist_ok=True)

@@ -94,7 +94,7 @@ MIGRATED = ("totals", "calls", "firsts", "hourly", "growing", "within", "pairs",
 def outcome(seed: int, strategy: Any = "live") -> list[Any]:
     """Play a drawn history; return the rows of every epoch, and the state at the end."""
     rng = random.Random(seed)
-    policy = gw.migration.Policy(on_loss="load")  # type: ignore[arg-type]  as users write it
+    policy = gw.migration.Policy(on_loss=gw.migration.LossPolicy.LOAD)
     run = gw.testing.cluster(flow(), executors=2, now=START, policy=policy)
     seen: list[Any] = []
     for number in range(10):
