@@ -1,9 +1,10 @@
-"""Moving a third of the state: live with Godwit, offline with Spark's own repartition.
+"""Moving a third of the state: with Godwit by strategy, offline with Spark's own repartition.
 
-``python -m benchmarks.streaming.migration [--keys 4000000] [--rounds 3]``
+``python -m benchmarks.streaming.migration [--keys 4000000] [--rounds 3] [--only live on_demand]``
 
 Godwit: three executors of one core, the third of them idle; a stream of epochs; a third of the key
-groups moves to the idle one, live.  Measured: epoch time before, during and after.
+groups moves to the idle one: live, on demand, or disruptively.  Measured: epoch time before, during
+and after; for how long, and the slowest epoch from the request on.
 
 Spark: a stateful aggregation over the same keys (RocksDB) is stopped, its state is repartitioned
 from 4 to 8 partitions by ``_streamingCheckpointManager.repartition``, and it is started again.
@@ -17,7 +18,7 @@ import shutil
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.options import append_json, read_options
 from benchmarks.streaming.inputs import held_keys
@@ -29,7 +30,23 @@ EPOCHS = 60
 STEADY = 12
 
 
-def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -> dict[str, Any]:
+def on_demand(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Move a third of the key groups on demand."""
+    return live(source, preload, work, strategy="on_demand")
+
+
+def disruptive(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Move a third of the key groups disruptively."""
+    return live(source, preload, work, strategy="disruptive")
+
+
+def live(
+    source: Path,
+    preload: int,
+    work: Path,
+    copies_from: str = "quicker",
+    strategy: Literal["live", "on_demand", "disruptive"] = "live",
+) -> dict[str, Any]:
     """Move a third of the key groups to an idle executor while the stream flows."""
     import godwit as gw
     from godwit.spark.platform.local_cluster import LocalCluster
@@ -54,7 +71,7 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
         started = query.recentProgress[-1]["epoch"]
         began = time.perf_counter()
         migration = query.migrate(
-            moves, component="sums", strategy="live", bounds=gw.migration.Bounds(max_moves=8)
+            moves, component="sums", strategy=strategy, bounds=gw.migration.Bounds(max_moves=8)
         )
         ended = migration.wait(300)
         took_s = time.perf_counter() - began
@@ -74,6 +91,10 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
             "before_ms": before,
             "during_ms": median(during),
             "during_max_ms": max(during),
+            "slowest_ms": max(ms[e] for e in ms if e > started),
+            "slowest_ratio": max(ms[e] for e in ms if e > started) / before,
+            "unread_epochs": sum(p["unreadStateBytes"] > 0 for p in progress.values()),
+            "epochs_ms": [round(ms[e]) for e in sorted(ms) if e > started - 3],
             "after_ms": after,
             "ratio": median(during) / before,
             "key_groups": state["keyGroups"],

@@ -451,7 +451,8 @@ class PartialCopies:
                 count = int((until_s - began_s) / known.pace_s)
                 if done and count < 1:
                     break
-                some = key_groups[done : done + max(1, count)]
+                # Not more than twice as many as before: the pace may be of a small one.
+                some = key_groups[done : done + max(1, min(count, 2 * done))]
                 self._complete(some, known)
                 known.pace_s = (time.perf_counter() - began_s) / len(some)
                 done += len(some)

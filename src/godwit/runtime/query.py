@@ -657,7 +657,8 @@ class Query:
             epoch runs until all state is copied. ``"instant"``: no state moves; rows go to empty
             slots at the destination, and windows are merged from both slots. ``"smooth"``: the
             same, but rows of panes that have begun go to the old place. The last two are only for
-            two-phase windows, for which ``"instant"`` is the default; otherwise it is ``"live"``.
+            two-phase windows, for which ``"instant"`` is the default; otherwise it is ``"live"``,
+            or ``"on_demand"`` if epochs become faster by it, as measured.
         bounds
             Limits on the key groups and bytes that are in flight at once; see
             `godwit.migration.Bounds`, whose defaults apply without it.
