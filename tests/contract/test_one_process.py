@@ -18,6 +18,7 @@ from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.partial_copies import PartialCopies
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine import instructions
+from godwit.store import local_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         begun.append(copies.began)
 
     monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    monkeypatch.setattr(local_store, "_MANY_KEYS", 2)
     choose = partial(choose_snapshots, min_changelog_bytes=1)
     monkeypatch.setattr(
         instructions, "choose_snapshots", lambda *a, **o: choose(*a, **{**o, "budget_bytes": 1})

@@ -23,6 +23,7 @@ from tests.support.key_tables import (
 )
 
 from godwit.model.errors import EpochFailedError
+from godwit.store import local_store
 from godwit.store.image import TableImage
 from godwit.store.local_store import LocalState
 
@@ -75,6 +76,20 @@ def test_one_call_changes_many_key_groups(tmp_path: Path) -> None:
     del expected["k8"]
     assert held(state_in(tmp_path)) == expected | {"k7": (8, 8.0)}
     assert sorted(set(again.refresh(ALL).tolist())) == [3, 5]
+
+
+def test_many_keys_come_into_a_second_table_where_the_first_one_has_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_store, "_MANY_KEYS", 99)
+    state, homes = state_in(tmp_path), np.zeros(NUM_KEY_GROUPS, np.int32)
+    change(state, 3, {f"k{i}": (i, 0.0) for i in range(99)})
+    assert state.spare_homes(homes).tolist() == homes.tolist()
+    change(state, 4, {"k99": (99, 0.0)})
+    (spare,) = set(state.spare_homes(homes).tolist())
+    assert spare > 0
+    # The second one is not left for a third.
+    assert set(state.spare_homes(np.full_like(homes, spare)).tolist()) == {spare}
 
 
 def test_keys_that_were_looked_up_are_not_searched_again_when_they_change(
