@@ -12,6 +12,7 @@ from tests.contract.scenarios import SCENARIOS, drawn
 from tests.contract.verdict import play
 from tests.support.rounds import rounds
 
+from godwit.checkpoint import partial_copies
 from godwit.spark.resident import job, lanes
 
 if TYPE_CHECKING:
@@ -52,6 +53,21 @@ def test_lanes_that_are_killed_at_any_moment_leave_each_row_once_and_in_order(
     assert killed.worked > 3
     assert "ResidentLanesFailed" in kinds
     assert kinds.count("ResidentLanesStarted") > 1
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(rounds(2, 6)))
+def test_lanes_that_are_killed_fetch_state_on_demand_and_leave_each_row_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)  # which lanes get from the driver
+    scenario = drawn(500 + seed, on_demand=True)
+    run = Resident(tmp_path, deep=scenario.deep, policy=scenario.policy, seed=seed, kills=True)
+    try:
+        play(scenario, run)
+    finally:
+        run.stop()
+    assert run.worked > 3
 
 
 @pytest.mark.parametrize("kills", [False, True])
