@@ -4,7 +4,9 @@
 
 Godwit: three executors of one core, the third of them idle; a stream of epochs; a third of the key
 groups moves to the idle one: live, on demand, or disruptively.  Measured: epoch time before, during
-and after; for how long, and the slowest epoch from the request on.
+and after; for how long, and the slowest epoch from the request on.  ``--only overloaded``: one
+executor has all key groups, and rows that take long; the system chooses the strategy (beside it
+``overloaded_live``, ``overloaded_on_demand``).
 
 Spark: a stateful aggregation over the same keys (RocksDB) is stopped, its state is repartitioned
 from 4 to 8 partitions by ``_streamingCheckpointManager.repartition``, and it is started again.
@@ -102,6 +104,74 @@ def live(
             "peer_bytes": sum(e.peer_bytes for e in warmed),
             "warmed_ms": sum(e.duration_ms for e in warmed),
         }
+
+
+def overloaded(
+    source: Path, preload: int, work: Path, strategy: Literal["live", "on_demand"] | None = None
+) -> dict[str, Any]:
+    """Move two thirds of the key groups off an executor that has all, to two idle ones.
+
+    Without a strategy the system chooses one. A row takes 10 µs of CPU, unless its key is new.
+    """
+    import godwit as gw
+    from godwit.spark.platform.local_cluster import LocalCluster
+
+    def busy(key: tuple[str], rows: Any, state: dict[str, float]) -> Any:
+        for row in rows:
+            until_s = time.perf_counter() + 1e-5
+            while "s" in state and time.perf_counter() < until_s:
+                pass
+            state["s"] = state.get("s", 0.0) + row.v
+        yield key[0], state["s"]
+
+    with LocalCluster(workers=3, cores=1, memory="1g", work_dir=work / "cluster") as cluster:
+        spark = cluster.session("overload", {"spark.sql.files.maxPartitionBytes": "8m"})
+        spark.sparkContext.setLogLevel("ERROR")
+        flow = gw.Flow("overload")
+        rows = flow.source("rows", stream(spark, str(source)))
+        sums = rows.key_by("key").process(
+            busy, state=dict[str, float], output="key string, s double", name="sums"
+        )
+        flow.sink("nothing", sums, gw.sinks.noop())
+        all_there = gw.migration.even_assignment(flow.num_key_groups, ["0"], [1])
+        query = flow.start(
+            checkpoint=work / "checkpoint",
+            executors=3,
+            sizing=gw.Sizing(assignments={"sums": all_there.on(["0", "1", "2"], [1, 1, 1])}),
+        )
+        until_epoch(query, preload + STEADY)
+        started = query.recentProgress[-1]["epoch"]
+        began = time.perf_counter()
+        moves = {g: str(g % 3) for g in range(flow.num_key_groups) if g % 3}
+        migration = query.migrate(moves, component="sums", strategy=strategy)
+        ended = migration.wait(300)
+        took_s = time.perf_counter() - began
+        until_epoch(query, started + 2 * STEADY)
+        ms = {p["epoch"]: p["durationMs"]["epoch"] for p in query.recentProgress}
+        begun = [e for e in query.events if isinstance(e, gw.events.MigrationStarted)]
+        query.stop()
+        before = median(ms[e] for e in range(started - STEADY // 2, started + 1))
+        after = [ms[e] for e in range(started + 1, started + 2 * STEADY)]
+        return {
+            "moved": ended.moved,
+            "strategy": begun[-1].strategy,
+            "reason": begun[-1].reason,
+            "took_s": took_s,
+            "before_ms": before,
+            "slowest_ratio": max(after) / before,
+            "all_ratio": sum(after) / (before * len(after)),
+            "epochs_ms": [round(ms[e]) for e in sorted(ms) if e > started - 3],
+        }
+
+
+def overloaded_live(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Do as `overloaded` does, live."""
+    return overloaded(source, preload, work, strategy="live")
+
+
+def overloaded_on_demand(source: Path, preload: int, work: Path) -> dict[str, Any]:
+    """Do as `overloaded` does, on demand."""
+    return overloaded(source, preload, work, strategy="on_demand")
 
 
 def offline(source: Path, preload: int, work: Path) -> dict[str, Any]:

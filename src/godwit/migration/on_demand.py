@@ -77,14 +77,15 @@ class OnDemand:
 class MoveCosts:
     """Costs of a migration per epoch, by which it is live or on demand.
 
-    `before_ms`: busy time of a lane of the slowest executor in an epoch, now. `after_ms`: of a lane
-    of the busiest destination, after the moves. `keys`, `size_bytes`: keys whose state a lane there
-    fetches in an epoch, and bytes of state that it gets. `epochs`: number of epochs until copies
-    would have come.
+    `before_ms`, `after_ms`: busy time of a lane of the slowest executor in an epoch, now and after
+    the moves. `coming_ms`: of a lane of the busiest destination, after them. `keys`, `size_bytes`:
+    keys whose state a lane there fetches in an epoch, and bytes of state that it gets. `epochs`:
+    number of epochs until copies would have come.
     """
 
     before_ms: float
     after_ms: float
+    coming_ms: float
     keys: float
     size_bytes: float
     epochs: float
@@ -96,7 +97,7 @@ class MoveCosts:
         that fetches state on demand takes twice the time of its work in each epoch, and once the
         time for an index of the state. So the sooner relief has to outweigh both.
         """
-        fetching_ms = 2 * (self.after_ms + self.keys * _FETCH_MS)
+        fetching_ms = max(self.after_ms, 2 * (self.coming_ms + self.keys * _FETCH_MS))
         index_ms = self.size_bytes * _INDEX_MS
         if (self.before_ms - fetching_ms) * self.epochs <= index_ms:
             return ""
@@ -141,7 +142,8 @@ def move_costs(
     copied_s = max(coming_bytes.values(), default=0.0) / (bytes_per_s or _COPY_BYTES_PER_S)
     return MoveCosts(
         before_ms=most(busy_ms),
-        after_ms=most({e: after[e] for e in coming_keys}),
+        after_ms=most(after),
+        coming_ms=most({e: after[e] for e in coming_keys}),
         keys=most(coming_keys),
         size_bytes=most(coming_bytes),
         epochs=copied_s / period_s,

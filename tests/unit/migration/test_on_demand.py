@@ -162,13 +162,15 @@ def load_of(busy_ms: float, keys: int) -> KeyGroupLoad:
     )
 
 
-def strategy_of(*, busy_ms: float = 500.0, keys: int = 1_000, **changed: Any) -> tuple[str, str]:
+def strategy_of(
+    *, busy_ms: float = 500.0, keys: int = 1_000, other_ms: float = 0.0, **changed: Any
+) -> tuple[str, str]:
     """Let a third of the key groups of executor a move to an idle one; return strategy and reason.
 
-    Every second has an epoch, and each key group 100 MB.
+    Every second has an epoch, and each key group 100 MB. `other_ms`: busy time of a third executor.
     """
-    ports, executors = Clock(), dict.fromkeys("ac", 1)
-    places = assignment("aaaaaa", "ac")
+    ports, executors = Clock(), dict.fromkeys("abc", 1)
+    places = assignment("aaaaaa", "abc")
     coordinator = Coordinator(
         RunStarted(
             run_id="r",
@@ -190,7 +192,7 @@ def strategy_of(*, busy_ms: float = 500.0, keys: int = 1_000, **changed: Any) ->
                 epoch=epoch,
                 batch=epoch,
                 loads={"sum": load_of(busy_ms, keys)},
-                executor_busy_ms={"a": 6 * busy_ms},
+                executor_busy_ms={"a": 6 * busy_ms, "b": other_ms},
             )
         )
     coordinator.migrate(
@@ -221,6 +223,7 @@ def test_an_overloaded_executor_sheds_large_state_on_demand() -> None:
         {"chooses": False},  # as a user asks for "live"
         {"busy_ms": 5.0, "keys": 20_000},  # fetching would take longer than epochs do
         {"busy_ms": 10.0},  # the index would
+        {"other_ms": 3_000.0},  # another executor would stay as slow
         {"demand": {"timed": ["totals"]}},
         {"demand": {"obstacles": {}}},
         {"demand": {"min_bytes": 2**28}},
