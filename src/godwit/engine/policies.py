@@ -147,7 +147,8 @@ def placement_change(
     owners: set[str] = set()
     for part in present.values():
         assignment = part.assignment
-        owners.update(assignment.executors[e] for e in np.unique(assignment.executor_of).tolist())
+        owned = np.bincount(assignment.executor_of, minlength=len(assignment.executors))
+        owners.update(assignment.executors[e] for e in np.flatnonzero(owned).tolist())
     idle = len(view.executors.keys() - view.draining - owners)
     awaits_many = idle + pending >= len(owners)
     if present.keys() != former.keys() or all(
