@@ -57,7 +57,7 @@ Codes = npt.NDArray[np.uint64]
 FROM_BYTES: int = 16 << 20
 """Default of `Touched.min_bytes`, and of a lane's share of a migration on demand."""
 _READ_BYTES: Final = 64 << 20  # of blocks, at once
-_MAX_BLOCKS: Final = 10_000  # each is a mapping of a process, which may have 65,530
+_MAX_BLOCKS: Final = 30_000  # of a process: each is a mapping, of which it may have 65,530
 _PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFF_FFFF)
@@ -396,7 +396,7 @@ class PartialCopies:
         chains = StoredChains(segments, snapshots, key_groups)
         if (
             chains.size_bytes.sum() < max(touched.min_bytes, 1)
-            or chains.num_blocks > _MAX_BLOCKS
+            or chains.num_blocks + sum(k.num_blocks for k in _known.values()) > _MAX_BLOCKS
             or not self._storage.maps
         ):
             return
@@ -547,6 +547,11 @@ class _Known:
         self.pace_s = math.inf  # seconds that completing a key group took last
         self._chains: list[StoredChains] = []
         self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks of the chains."""
+        return sum(chains.num_blocks for chains in self._chains)
 
     def add(self, chains: StoredChains, key_groups: Mask) -> None:
         """Remember the chains of key groups, instead of older ones."""

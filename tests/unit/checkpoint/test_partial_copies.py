@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -205,6 +206,20 @@ def test_what_another_machine_may_delete_is_read_whole(
     history.bring(local, KEYS, none())
     assert not (local.bases >= 0).any()
     assert {key: row[0] for key, row in held(local).items()} == history.truth
+
+
+def test_a_process_maps_a_limited_number_of_blocks_of_all_states_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_copies, "_MAX_BLOCKS", 3)
+    monkeypatch.setattr(partial_copies, "_known", WeakKeyDictionary())
+    history = filled(tmp_path)  # of two blocks
+    first, second = (new_store(tmp_path / name) for name in ("first", "second"))
+    for local in (first, second):
+        history.bring(local, KEYS, none())
+    assert (first.bases >= 0).any()
+    assert not (second.bases >= 0).any()
+    assert {key: row[0] for key, row in held(second).items()} == history.truth
 
 
 def test_entries_of_a_partial_copy_are_never_read_as_all(tmp_path: Path) -> None:
