@@ -102,7 +102,7 @@ class MoveCosts:
         if (self.before_ms - fetching_ms) * self.epochs <= index_ms:
             return ""
         return (
-            f"lanes take {self.before_ms:.0f} ms an epoch and would for {self.epochs:.0f} epochs, "
+            f"lanes take {self.before_ms:.0f} ms an epoch and would for {self.epochs:.2g} epochs, "
             f"but {fetching_ms:.0f} ms while state is fetched, after {index_ms:.0f} ms once"
         )
 

@@ -14,8 +14,12 @@ from tests.support.manual_run import ManualRun
 import godwit as gw
 from godwit.checkpoint import partial_copies
 from godwit.checkpoint.partial_copies import PartialCopies
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.settings import Lanes
+from godwit.local.run import LocalRun
+from godwit.migration import Strategy
+from godwit.migration.messages import MigrationRequested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,3 +171,28 @@ def test_state_that_is_still_to_be_read_is_reported(
     assert (unread[0] > 0) is (restore == "touched")
     assert unread == sorted(unread, reverse=True)
     assert unread[-2:] == [0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["on_demand", "disruptive"])
+def test_only_a_migration_on_demand_leaves_state_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    run = LocalRun(
+        flow_of(summed, 8),
+        CheckpointStorage.open(str(tmp_path / "checkpoint")),
+        executors={"a": 1, "b": 1},
+        settings=Lanes(local_dir=str(tmp_path / "local")),
+    )
+    rows = rows_of(np.random.default_rng(1), 200, 100)
+    for _ in range(4):  # in the first ones a copy that is not there hardly lags
+        run.epoch({LaneInput(index=0): rows})
+    (name,) = run.view.components
+    here = run.view.components[name].assignment
+    target = here.moved(dict.fromkeys(here.key_groups("a").tolist(), "b"))
+    run.coordinator.migrate(
+        MigrationRequested(id="m", component=name, target=target, strategy=Strategy(strategy))
+    )
+    outcome = run.epoch({LaneInput(index=0): rows})
+    assert (outcome.unread_bytes > 0) is (strategy == "on_demand")
+    assert run.coordinator.ended("m") is not None

@@ -212,7 +212,7 @@ def test_an_overloaded_executor_sheds_large_state_on_demand() -> None:
     strategy, reason = strategy_of()
     assert strategy == "on_demand"
     assert reason == (
-        "lanes take 3000 ms an epoch and would for 7 epochs, but 2008 ms while state is fetched, "
+        "lanes take 3000 ms an epoch and would for 6.7 epochs, but 2008 ms while state is fetched, "
         "after 400 ms once"
     )
 
