@@ -406,6 +406,19 @@ def _with_epoch(state: RunState, point: Point) -> RunState:
             else m
             for m in movements
         )
+    movements = tuple(
+        replace(
+            m,
+            pause_s=longer_s,
+            moved=m.moves,
+            ended="finished",
+            ended_s=point.at_s,
+            ended_epoch=point.epoch,
+        )
+        if _recovers_on_demand(state, m) and point.epoch > m.began_epoch
+        else m
+        for m in movements
+    )
     return replace(
         state,
         frame=point.frame,
@@ -726,21 +739,39 @@ def _without_copies(state: RunState, component: str, key_groups: Any) -> RunStat
 
 def _apply_suspended(state: RunState, values: Mapping[str, Any]) -> RunState:
     """Return the state with key groups whose rows wait; without a migration they recover."""
-    component, at_s = text(values["component"]), number(values["at_s"])
-    since = {component: at_s, **state.suspended_s}
-    movements = state.movements
-    if not any(m.component == component and m.ended_s is None for m in movements):
-        recovery = Movement(
-            id="recovery",
-            component=component,
-            strategy="recovery",
-            moves=len(values["key_groups"]),
-            state_bytes=0,
-            began_s=at_s,
-            began_epoch=int(number(values["epoch"])),
-        )
-        movements = (*movements, recovery)[-_MAX_MOVES:]
-    return replace(state, suspended_s=since, movements=movements)
+    since = {text(values["component"]): number(values["at_s"]), **state.suspended_s}
+    return replace(_with_recovery(state, values), suspended_s=since)
+
+
+def _apply_loaded(state: RunState, values: Mapping[str, Any]) -> RunState:
+    """Return the state with key groups whose state is fetched; without a migration they recover."""
+    return _with_recovery(state, values) if values.get("on_demand") else state
+
+
+def _with_recovery(state: RunState, values: Mapping[str, Any]) -> RunState:
+    """Return the state with a recovery of key groups, unless their component has a movement."""
+    component = text(values["component"])
+    if any(m.component == component and m.ended_s is None for m in state.movements):
+        return state
+    recovery = Movement(
+        id="recovery",
+        component=component,
+        strategy="recovery",
+        moves=len(values["key_groups"]),
+        state_bytes=0,
+        began_s=number(values["at_s"]),
+        began_epoch=int(number(values["epoch"])),
+    )
+    return replace(state, movements=(*state.movements, recovery)[-_MAX_MOVES:])
+
+
+def _recovers_on_demand(state: RunState, movement: Movement) -> bool:
+    """Return whether a movement is a recovery whose rows do not wait: it ends with an epoch."""
+    return (
+        movement.strategy == "recovery"
+        and movement.ended_s is None
+        and movement.component not in state.suspended_s
+    )
 
 
 def _apply_resumed(state: RunState, values: Mapping[str, Any]) -> RunState:
@@ -865,6 +896,7 @@ _EVENTS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]] 
     "KeyGroupsWarmed": _apply_warmed,
     "AssignmentSwitched": _apply_switched,
     "KeyGroupsSuspended": _apply_suspended,
+    "KeyGroupsLoaded": _apply_loaded,
     "KeyGroupsResumed": _apply_resumed,
 }
 _REDUCERS: Final[Mapping[str, Callable[[RunState, Mapping[str, Any]], RunState]]] = {

@@ -100,6 +100,24 @@ def test_rows_that_wait_for_a_copy_are_the_pause_of_a_recovery() -> None:
     assert not state.suspended_s
 
 
+def test_the_longer_epoch_is_the_pause_of_a_recovery_on_demand() -> None:
+    lost = {"component": "by_plane", "key_groups": (1, 2), "on_demand": True}
+    state = after(
+        [epoch(0), epoch(1, took_ms=250.0), event(events.KeyGroupsLoaded, epoch=1, **lost)]
+    )
+    state = reduced(state, epoch(1, took_ms=900.0))  # its figures may come after the loss
+    (recovery,) = state.movements
+    assert (recovery.strategy, recovery.moves, recovery.ended_s) == ("recovery", 2, None)
+    (recovery,) = reduced(state, epoch(2, took_ms=450.0)).movements
+    assert (recovery.ended, recovery.moved, recovery.ended_epoch) == ("finished", 2, 2)
+    assert recovery.pause_s == pytest.approx(0.2)
+
+
+def test_state_that_a_start_or_a_migration_loads_is_no_recovery() -> None:
+    groups: dict[str, Any] = {"component": "by_plane", "key_groups": (1, 2)}
+    assert not after([epoch(0), event(events.KeyGroupsLoaded, **groups)]).movements
+
+
 @pytest.mark.parametrize("epochs", [50, 1_000, 6_000])
 def test_the_rate_of_rows_is_that_of_the_stream_however_many_epochs_a_point_has(
     epochs: int,
