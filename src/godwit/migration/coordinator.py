@@ -336,6 +336,7 @@ class Coordinator:
             state_bytes=request.state_bytes,
             bytes_per_s=max(filter(None, self.copies_bytes_per_s), default=None),
             period_s=period_s,
+            bounds=request.bounds,
         ).why_on_demand()
 
     @_locked

@@ -15,6 +15,7 @@ former owner.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.migration.strategy import Bounds
     from godwit.model.assignment import Assignment
 
 
@@ -118,17 +120,20 @@ def move_costs(
     state_bytes: Mapping[int, int],
     bytes_per_s: float | None,
     period_s: float,
+    bounds: Bounds,
 ) -> MoveCosts:
     """Return the costs of a component's moves.
 
     `lanes`: executor → number of its lanes. `busy_ms`: executor → busy milliseconds of its lanes in
     an epoch, of all components. `loads`, `keys`, `state_bytes`: key group of the component → busy
     milliseconds, touched keys, bytes of state. `bytes_per_s`: throughput of copies, ``None`` if
-    never measured. `period_s`: between two epochs.
+    never measured. `period_s`: between two epochs. `bounds`: of a live migration, which switches
+    what they admit in one epoch; half of the key groups wait for half of these epochs, or longer.
     """
+    moves = before.moves_to(target)
     after = dict(busy_ms)
     coming_keys, coming_bytes = dict[str, float](), dict[str, float]()
-    for move in before.moves_to(target):
+    for move in moves:
         g, source, destination = move.key_group, move.source, move.destination
         after[source] = after.get(source, 0.0) - loads.get(g, 0.0)
         after[destination] = after.get(destination, 0.0) + loads.get(g, 0.0)
@@ -140,11 +145,12 @@ def move_costs(
         return max((number / lanes.get(e, 1) for e, number in numbers.items()), default=0.0)
 
     copied_s = max(coming_bytes.values(), default=0.0) / (bytes_per_s or _COPY_BYTES_PER_S)
+    rounds = max(len(moves) / bounds.max_moves, sum(coming_bytes.values()) / bounds.max_bytes)
     return MoveCosts(
         before_ms=most(busy_ms),
         after_ms=most(after),
         coming_ms=most({e: after[e] for e in coming_keys}),
         keys=most(coming_keys),
         size_bytes=most(coming_bytes),
-        epochs=copied_s / period_s,
+        epochs=max(copied_s / period_s, (math.ceil(rounds) - 1) / 2),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.unit.migration.test_protocol import assignment, end, suspend, switch
 
-from godwit.migration import LossPolicy, Policy, Strategy
+from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.copies import Copies
 from godwit.migration.messages import (
@@ -16,7 +17,7 @@ from godwit.migration.messages import (
     MigrationRequested,
     RunStarted,
 )
-from godwit.migration.on_demand import OnDemand
+from godwit.migration.on_demand import MoveCosts, OnDemand, move_costs
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.protocol import MigrationProtocol
 from godwit.model import events
@@ -215,6 +216,29 @@ def test_an_overloaded_executor_sheds_large_state_on_demand() -> None:
         "lanes take 3000 ms an epoch and would for 6.7 epochs, but 2008 ms while state is fetched, "
         "after 400 ms once"
     )
+
+
+def test_few_moves_at_a_time_take_epochs_however_quick_copies_are() -> None:
+    places, target = assignment("aaaaaa", "ac"), assignment("ccccaa", "ac")
+    costs = [
+        move_costs(
+            places,
+            target,
+            lanes={"a": 1, "c": 2},
+            busy_ms={"a": 60.0, "c": 8.0},
+            loads=dict.fromkeys(range(6), 10.0),
+            keys=dict.fromkeys(range(6), 3.0),
+            state_bytes=dict.fromkeys(range(6), 100),
+            bytes_per_s=1e3,
+            period_s=2.0,
+            bounds=Bounds(max_moves=at_once),
+        )
+        for at_once in (4, 1)
+    ]
+    expected = MoveCosts(
+        before_ms=60, after_ms=24, coming_ms=24, keys=6, size_bytes=200, epochs=0.2
+    )
+    assert costs == [expected, replace(expected, epochs=1.5)]
 
 
 @pytest.mark.parametrize(
