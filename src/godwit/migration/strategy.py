@@ -113,8 +113,9 @@ class LossPolicy(StrEnum):
 
     ``ON_DEMAND``: the next epoch reads the state of the keys of its rows from the checkpoint, and
     later epochs read the rest; where this is not possible, or the state is small, as ``SUSPEND``.
-    ``SUSPEND``: their rows wait until a copy is up to date; other key groups continue. ``LOAD``:
-    the next epoch loads their state first, so it takes longer.
+    ``SUSPEND``: their rows wait until a copy is up to date; other key groups continue. ``LOAD``: no
+    row waits; where state is small or cannot be fetched on demand, the next epoch loads it first,
+    so it takes longer.
 
     Examples
     --------
@@ -127,7 +128,7 @@ class LossPolicy(StrEnum):
     SUSPEND = "suspend"
     """Their rows wait until a copy is up to date; other key groups continue."""
     LOAD = "load"
-    """The next epoch loads their state first, so it takes longer."""
+    """As ``ON_DEMAND``, or the next epoch loads their state first, so it takes longer."""
 
 
 class CopiesFrom(StrEnum):
