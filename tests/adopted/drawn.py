@@ -29,6 +29,7 @@ class Outcome:
     """Outcome of drawn queries."""
 
     same: int = 0
+    with_rows: int = 0  # of these, queries that gave rows
     by_spark: int = 0  # refused by Spark itself
     failed: dict[str, str] = field(default_factory=dict)  # query → how Spark itself fails
     refused: Counter[str] = field(default_factory=Counter)  # reason → queries
@@ -36,14 +37,16 @@ class Outcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.same} same, {len(self.different)} different, {self.refused.total()} refused, "
-            f"{self.by_spark} refused by Spark itself, {len(self.failed)} failed in Spark itself"
+            f"{self.same} same ({self.with_rows} with rows), {len(self.different)} different, "
+            f"{self.refused.total()} refused, {self.by_spark} refused by Spark itself, "
+            f"{len(self.failed)} failed in Spark itself"
         )
 
-    def add(self, name: str, text: str) -> None:
-        """Count a query by its failure, which is empty if it has none."""
+    def add(self, name: str, text: str, *, rows: int = 0) -> None:
+        """Count a query by its failure, which is empty if it has none; `rows`: that it gave."""
         if not text:
             self.same += 1
+            self.with_rows += rows > 0
         elif text.startswith("UnsupportedQueryError"):
             self.refused[re.sub(r"\(.*?\)|'[^']*'", "…", text)[:160]] += 1
         elif text.startswith("RefusedBySparkError"):
@@ -54,11 +57,19 @@ class Outcome:
             self.different[name] = text
 
 
-def drawn_cases(seeds: Iterable[int], *, jobs: bool = False) -> dict[str, Case]:
-    """Draw a query by each seed; `jobs`: in SQL, as jobs have them."""
+def drawn_cases(
+    seeds: Iterable[int], *, jobs: bool = False, own_sources: bool = False
+) -> dict[str, Case]:
+    """Draw a query by each seed.
+
+    `jobs`: in SQL, as jobs have them. `own_sources`: three of four seeds read by such.
+    """
     draw = draw_job if jobs else draw_case
-    drawn = ((seed, draw(random.Random(seed))) for seed in seeds)
-    return {f"seed {seed}: {text}": case for seed, (text, case) in drawn}
+    drawn = ((seed, *draw(random.Random(seed))) for seed in seeds)
+    return {
+        f"seed {seed}: {text}": replace(case, own_sources=own_sources and seed % 4 > 0)
+        for seed, text, case in drawn
+    }
 
 
 def written_cases(seed: int) -> dict[str, Case]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +29,7 @@ import godwit as gw
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -140,7 +140,7 @@ def run(
         outcome.schema = rows.schema
         collected = rows.collect()
         if collected:
-            outcome.batches[batch] = sorted((_plain(tuple(row)) for row in collected), key=repr)
+            outcome.batches[batch] = plain_rows(collected)
 
     query = (
         writer.outputMode(mode)
@@ -173,9 +173,9 @@ def run_live(
 
     def collect(rows: DataFrame, batch: int) -> None:
         """Remember the rows of a batch."""
-        collected = [_plain(tuple(row)) for row in rows.collect()]
+        collected = rows.collect()
         if collected:
-            batches[batch] = sorted(collected, key=repr)
+            batches[batch] = plain_rows(collected)
 
     shutil.rmtree(stream.files, ignore_errors=True)
     Path(stream.files).mkdir()
@@ -215,7 +215,11 @@ def compare(
     """
     case = Case(build=build, streams=streams, mode=mode, parts=parts, after=after)
     with settings(spark):
-        return _compared(spark, case, getattr(build, "__name__", ""))
+        return compared(spark, case, getattr(build, "__name__", ""))
+
+
+Run: TypeAlias = "Callable[[DataFrame, Case, str], Outcome]"
+"""Function that runs the query of a case with a checkpoint."""
 
 
 @dataclass(kw_only=True)
@@ -248,7 +252,7 @@ def failure_of(spark: SparkSession, name: str, case: Case) -> str:
     """Run a case natively and adopted; return its error as text, empty if it has none."""
     session = session_with(spark, case.settings) if case.settings else spark
     try:
-        _compared(session, case, name)
+        compared(session, case, name)
     except Exception as error:  # noqa: BLE001  the test gets its text
         return f"{type(error).__name__}: {error}"
     return ""
@@ -262,31 +266,43 @@ class FailedInSparkError(Exception):
     """Spark takes a query and fails while it runs, so there is nothing to compare with."""
 
 
-def _compared(spark: SparkSession, case: Case, name: str) -> Batches:
-    """Run a query adopted, and natively unless this was done before; compare the batches."""
-    adopted: Outcome | Exception
+def compared(
+    spark: SparkSession,
+    case: Case,
+    name: str,
+    *,
+    natively: Run | None = None,
+    adopted: Run | None = None,
+) -> Batches:
+    """Run a query adopted, and natively unless this was done before; return the same batches.
+
+    `natively`, `adopted`: how, by default by ``foreachBatch``; if the first is given, natively in
+    any case.
+    """
+    ours: Outcome | Exception
     try:
-        adopted, compared = _outcome(spark, case, _adopted)
+        ours, digested = _outcome(spark, case, adopted or run_adopted, digest=natively is None)
     except (RefusedBySparkError, AssertionError):
         raise
     except Exception as error:  # noqa: BLE001  Spark may refuse the query, too
-        adopted, compared = error, ""
-    if isinstance(adopted, Outcome):
-        result = (adopted.batches, _types(adopted.schema))
-        if agreed(compared, result):
-            return adopted.batches
+        ours, digested = error, ""
+    if isinstance(ours, Outcome):
+        result = (ours.batches, _types(ours.schema))
+        if natively is None and agreed(digested, result):
+            return ours.batches
     try:
-        native = in_time(lambda: _outcome(spark, case, _native)[0])
+        native = in_time(lambda: _outcome(spark, case, natively or run_natively)[0])
     except StreamingQueryException as error:
-        own = f"fails, too: {adopted!r}" if isinstance(adopted, Exception) else "does not fail"
+        own = f"fails, too: {ours!r}" if isinstance(ours, Exception) else "does not fail"
         raise FailedInSparkError(f"the adopted query {own}; Spark: {error}") from error
-    if isinstance(adopted, Exception):
-        raise adopted
-    if native.schema is not None and adopted.schema is not None:
-        assert _types(adopted.schema) == _types(native.schema)
-    assert_same(adopted.batches, native.batches)
-    remember(compared, result, name)
-    return adopted.batches
+    if isinstance(ours, Exception):
+        raise ours
+    if native.schema is not None and ours.schema is not None:
+        assert _types(ours.schema) == _types(native.schema)
+    assert_same(ours.batches, native.batches)
+    if natively is None:
+        remember(digested, result, name)
+    return ours.batches
 
 
 def in_time(run_natively: Callable[[], _T]) -> _T:
@@ -300,7 +316,7 @@ def in_time(run_natively: Callable[[], _T]) -> _T:
     return run_natively()
 
 
-def _native(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
+def run_natively(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
     """Run a query natively; raise `RefusedBySparkError` if Spark refuses it."""
     try:
         return run(query.writeStream, mode=case.mode, checkpoint=checkpoint)
@@ -308,7 +324,7 @@ def _native(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
         raise RefusedBySparkError(str(error)) from error
 
 
-def _adopted(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
+def run_adopted(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
     """Run a query adopted."""
     writer = gw.write_stream(query)
     writer = writer.own_sources() if case.own_sources else writer
@@ -316,9 +332,12 @@ def _adopted(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
 
 
 def _outcome(
-    spark: SparkSession, case: Case, start: Callable[[DataFrame, Case, str], Outcome]
+    spark: SparkSession, case: Case, start: Run, *, digest: bool = False
 ) -> tuple[Outcome, str]:
-    """Run a query over the parts of its input; return what it gave, and its `comparison`."""
+    """Run a query over the parts of its input; return what it gave, and its `comparison`.
+
+    `digest`: the latter is asked for.
+    """
     cut = {
         name: [len(stream.batches) * part // case.parts for part in range(case.parts + 1)]
         for name, stream in case.streams.items()
@@ -334,7 +353,7 @@ def _outcome(
         except AnalysisException as error:
             raise RefusedBySparkError(str(error)) from error
         inputs = [(name, s.schema, s.batches) for name, s in case.streams.items()]
-        compared = comparison(query, case.build, case.mode, cut, inputs)
+        digested = comparison(query, case.build, case.mode, cut, inputs) if digest else ""
         for part in range(case.parts):
             if part:
                 for name, stream in case.streams.items():
@@ -344,7 +363,7 @@ def _outcome(
             twice = whole.batches.keys() & outcome.batches.keys()
             assert not twice, f"the function got batches again after a restart: {sorted(twice)}"
             whole = Outcome(whole.batches | outcome.batches, outcome.schema or whole.schema)
-    return whole, compared
+    return whole, digested
 
 
 def assert_same(adopted: Batches, native: Batches) -> None:
@@ -388,6 +407,11 @@ def session_with(spark: SparkSession, further: dict[str, str]) -> SparkSession:
 def _types(schema: StructType | None) -> list[tuple[str, str]]:
     """Return the names and types of columns."""
     return [(column.name, column.dataType.simpleString()) for column in schema or ()]
+
+
+def plain_rows(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of a batch, sorted."""
+    return sorted((_plain(tuple(row)) for row in rows), key=repr)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.adopt.interval_sums import IntervalSum
 from godwit.adopt.plan import children_of, has_method, kind_of, option, to_list
 from godwit.adopt.spark_aggregates import EncodedAggregate, JoinedText, Numeric
 from godwit.model.errors import UnsupportedQueryError
@@ -90,6 +91,9 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
     """Return the maker of an aggregate of one column that skips nulls."""
     if kind in {"CollectList", "CollectSet", "CollectUnion"} and not _ignores_nulls(function):
         raise refused(kind, "it collects nulls too (RESPECT NULLS)")
+    if kind in {"Average", "Sum"} and kind_of(argument.dataType()) == "DayTimeIntervalType":
+        overflow = "null" if _overflow(function) == "null" else "error"
+        return lambda name: IntervalSum(column=name, overflow=overflow, is_mean=kind == "Average")
     if kind == "Sum":
         overflow = _overflow(function)
         return lambda name: gw.sum_as(name, overflow)

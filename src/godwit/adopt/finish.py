@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, value_of
+from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, Written, value_of
 from godwit.adopt.plan import Catalyst, analysed, children_of, id_of, kind_of, to_list
 from godwit.adopt.stateless import read_stateless
 from godwit.model.errors import UnsupportedQueryError
@@ -104,7 +104,8 @@ def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
     if kind == "Alias":
         return _chosen(expression.child(), places)
     if kind == "AttributeReference":
-        return places.get(id_of(expression))
+        place = places.get(id_of(expression))
+        return None if isinstance(place, Written) else place
     if kind == "GetStructField":
         inner = _chosen(expression.child(), places)
         if isinstance(inner, Packed) and inner.is_null is None:
@@ -127,6 +128,8 @@ def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> A
     """Return the expression of Spark's for the values at a place; `by_name`: columns."""
     if isinstance(place, str):
         return by_name[place]
+    if isinstance(place, Written):
+        return catalyst.cast(by_name[place.column], place.dtype)
     struct = catalyst.struct(
         (name, _spark_value(catalyst, part, by_name)) for name, part in place.fields
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import DoubleType, FloatType, StructType
+from pyspark.sql.types import DoubleType, FloatType, StructType, YearMonthIntervalType
 
-from godwit.adopt.lanes import Packed, Place, PlacedColumn
+from godwit.adopt.lanes import Packed, Place, PlacedColumn, Written
 from godwit.adopt.plan import (
     SESSION_WINDOW,
     WATERMARK_DELAY,
@@ -153,6 +153,11 @@ class GroupKeys:
             names.append(own)
             self.nested.append((translation.unique(name), catalyst.normalized(expression)))
             return self.nested[-1][0]
+        if isinstance(dtype, YearMonthIntervalType):
+            own = translation.unique(f"{name}_text")
+            self.columns.append((own, catalyst.text(expression)))
+            names.append(own)
+            return Written(column=own, dtype=expression.dataType())
         if not isinstance(dtype, StructType):
             translation.check_key(expression, name, dtype)
             own = translation.unique(name)

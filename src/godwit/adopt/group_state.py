@@ -66,11 +66,12 @@ class GroupFunctionSpec:
     schema: str  # Spark schema of the state, as JSON
     timeout: str  # one of `CLOCKS`
     max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
+    shortest: bool = False  # texts of floats; see `SparkRows`
 
     @property
     def rows(self) -> SparkRows:
         """Conversion of the state to stored records."""
-        return rows_of_json(self.schema)
+        return rows_of_json(self.schema, shortest=self.shortest)
 
     @property
     def timing(self) -> Timing:
@@ -92,10 +93,11 @@ def spec_of(
     timeout: str,
     where: str,
     max_chunk: int = MAX_CHUNK,
+    shortest: bool = False,
 ) -> GroupFunctionSpec:
     """Return the spec of a function; raise `InvalidFlowError` if it cannot be pickled.
 
-    `where`: the call, for errors.
+    `where`: the call, for errors. `shortest`: see `SparkRows`.
     """
     if timeout not in CLOCKS:
         raise InvalidFlowError(
@@ -114,6 +116,7 @@ def spec_of(
         schema=schema.json(),
         timeout=timeout,
         max_chunk=max_chunk,
+        shortest=shortest,
     )
 
 

@@ -35,7 +35,15 @@ class Packed:
     is_null: str | None = None  # column that is true where the whole struct is null
 
 
-Place: TypeAlias = "str | Packed"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A value of a type that Arrow does not have, as the text from which Spark's cast makes it."""
+
+    column: str
+    dtype: Any  # one of the JVM's
+
+
+Place: TypeAlias = "str | Packed | Written"
 """Column of a stream that has a value, or the columns of a struct."""
 
 
@@ -153,6 +161,8 @@ def value_of(place: Place, rows: pa.Table) -> pa.Array:
     """Return the values at a place as one column."""
     if isinstance(place, str):
         return rows[place].combine_chunks()
+    if isinstance(place, Written):
+        return rows[place.column].combine_chunks()
     parts = [value_of(part, rows) for _, part in place.fields]
     mask = None if place.is_null is None else rows[place.is_null].combine_chunks().fill_null(True)
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in place.fields], mask=mask)

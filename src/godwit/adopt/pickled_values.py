@@ -10,15 +10,12 @@ A map is a ``java.util.HashMap`` on both ways, so its items come in the order of
 from __future__ import annotations
 
 import array
-import struct
-from collections import Counter
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from godwit.adopt.java_numbers import text_of
+from godwit.adopt.java_objects import buckets_for, hashed, java_text, unpickled_items
 from godwit.adopt.spark_rows import fitting
 from godwit.columns.nested import convert_leaves, with_leaves
 
@@ -36,13 +33,6 @@ _HASHED_KEYS: Final = (
 _LONG_KEYS: Final = (
     *(spark.LongType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType),
 )
-_TABLE: Final = 1
-"""Number of buckets of the ``HashMap`` into which the JVM unpickles a map."""
-_LONGEST: Final = 8
-"""Number of items of a bucket above which a table with less than `_TREES` buckets grows."""
-_TREES: Final = 64
-"""Number of buckets from which a long bucket is a tree in Java, whose order is not followed."""
-_INTEGERS: Final = range(-(2**31), 2**31)
 
 
 def check_argument(dtype: spark.DataType) -> None:
@@ -114,7 +104,7 @@ def _from_arrow(dtype: spark.DataType, as_bytes: bool) -> Converter | None:
         make = _or_null(_from_arrow(dtype.valueType, as_bytes))
         is_long = isinstance(dtype.keyType, _LONG_KEYS)
         return lambda value: {
-            key: make(item) for key, item in _hashed(value, is_long, _buckets_for(len(value)))
+            key: make(item) for key, item in hashed(value, is_long, buckets_for(len(value)))
         }
     return None
 
@@ -153,7 +143,7 @@ def _received(value: Any) -> Any:
 def _fitted(dtype: spark.DataType, shortest: bool) -> Converter:
     """Return the function that fits an unpickled value, which is not null, to a type."""
     if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
-        return lambda value: value if type(value) is str else _java_text(value, shortest)
+        return lambda value: value if type(value) is str else java_text(value, shortest)
     if isinstance(dtype, spark.ArrayType):
         element = _part(dtype.elementType, shortest)
         return lambda value: (
@@ -164,12 +154,14 @@ def _fitted(dtype: spark.DataType, shortest: bool) -> Converter:
     if isinstance(dtype, spark.MapType):
         key, item = _part(dtype.keyType, shortest), _part(dtype.valueType, shortest)
         return lambda value: (
-            [(key(k), item(v)) for k, v in _returned(value)] if isinstance(value, dict) else None
+            [(key(k), item(v)) for k, v in unpickled_items(value)]
+            if isinstance(value, dict)
+            else None
         )
     if isinstance(dtype, spark.StructType):
         fields = [(field.name, _part(field.dataType, shortest)) for field in dtype.fields]
         return lambda value: _struct(value, fields)
-    return fitting(dtype)
+    return fitting(dtype, shortest=shortest)
 
 
 def _part(dtype: spark.DataType, shortest: bool) -> Converter:
@@ -194,94 +186,3 @@ def _struct(value: Any, fields: list[tuple[str, Converter]]) -> dict[str, Any] |
             "are provided. SQLSTATE: 2201E"
         )
     return {name: fit(part) for (name, fit), part in zip(fields, value, strict=True)}
-
-
-def _java_text(value: Any, shortest: bool) -> str:
-    """Return the text of a value as Java's ``toString`` writes it."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return text_of(value, shortest=shortest)
-    if isinstance(value, int | Decimal):
-        return str(value)
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return f"[{', '.join(_java_text(part, shortest) for part in value)}]"
-    if isinstance(value, dict):
-        items = (
-            f"{_java_text(key, shortest)}={_java_text(item, shortest)}"
-            for key, item in _returned(value)
-        )
-        return f"{{{', '.join(items)}}}"
-    raise TypeError(
-        f"the function returned a {type(value).__name__} for a text, of which Java writes its own: "
-        "return str(...) of it"
-    )
-
-
-# -- maps ------------------------------------------------------------------------------------------
-
-
-def _returned(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return the items of a map that a function returned, in their order in the JVM."""
-    return _hashed(list(value.items()), None, _TABLE)
-
-
-def _buckets_for(size: int) -> int:
-    """Return how many buckets a ``HashMap`` has that is made for a number of items."""
-    return 1 << max(0, size - 1).bit_length()
-
-
-def _hashed(
-    items: Sequence[tuple[Any, Any]], is_long: bool | None, buckets: int
-) -> list[tuple[Any, Any]]:
-    """Return the items of a map in the order of a ``HashMap``.
-
-    `is_long`: keys that are integers have 64 bits; ``None``: those that need it. `buckets`: number
-    of them while it is empty.
-    """
-    if len(items) < 2:
-        return list(items)
-    codes = [_hash_code(key, is_long) for key, _ in items]
-    codes = [code ^ (code >> 16) for code in codes]
-    sizes: Counter[int] = Counter()  # of the buckets
-    for size, code in enumerate(codes, 1):
-        own = code & (buckets - 1)
-        sizes[own] += 1
-        while size > 0.75 * buckets or (sizes[own] > _LONGEST and buckets < _TREES):
-            buckets *= 2
-            sizes = Counter(earlier & (buckets - 1) for earlier in codes[:size])
-            own = code & (buckets - 1)
-            if size <= 0.75 * buckets:
-                break  # a long bucket makes the table grow once for each item
-    places = [code & (buckets - 1) for code in codes]
-    order = sorted(range(len(items)), key=places.__getitem__)  # items of a bucket stay in order
-    return [items[number] for number in order]
-
-
-def _hash_code(key: Any, is_long: bool | None) -> int:
-    """Return Java's hash code of a key, as an unsigned integer of 32 bits."""
-    if isinstance(key, str):
-        code = 0
-        units = key.encode("utf-16-le", "surrogatepass")
-        for (unit,) in struct.iter_unpack("<H", units):
-            code = (31 * code + unit) & 0xFFFFFFFF
-        return code
-    if isinstance(key, bool):
-        return 1231 if key else 1237
-    if isinstance(key, float):
-        (key,) = struct.unpack("<q", struct.pack("<d", key))
-        is_long = True
-    if isinstance(key, int):
-        if is_long or (is_long is None and key not in _INTEGERS):
-            key ^= (key & 0xFFFFFFFFFFFFFFFF) >> 32
-        return int(key & 0xFFFFFFFF)
-    if key is None:
-        return 0
-    raise TypeError(
-        f"the function returned a map with a key of type {type(key).__name__}, whose order in "
-        "Spark's map is not known: return text or numbers as keys"
-    )

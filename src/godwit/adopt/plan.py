@@ -285,6 +285,14 @@ class Catalyst:
         """Return a constant."""
         return self.expressions.companion("Literal").apply(value)
 
+    def cast(self, value: Any, dtype: Any) -> Any:
+        """Return a value as one of the JVM's types."""
+        return self.expressions.companion("Cast").apply(value, dtype, True)
+
+    def text(self, value: Any) -> Any:
+        """Return a value as text."""
+        return self.cast(value, getattr(self._sql, "types.DataTypes").StringType)
+
     def null(self, dtype: Any) -> Any:
         """Return a null of one of the JVM's types."""
         return self.expressions.Literal(None, dtype)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pyspark.util import PythonEvalType
 
 from godwit.adopt.expressions import ROWS, column_key
 from godwit.adopt.functions import evaluated
+from godwit.adopt.pickled_functions import broadcasts_of
 from godwit.adopt.pickled_values import arguments_of, check_argument, check_result, results_of
 from godwit.adopt.plan import children_of, kind_of, to_list, type_of
 from godwit.columns.nested import convert_leaves
@@ -298,13 +298,10 @@ def _read_function(reader: ExpressionReader, udf: Any) -> tuple[bytes, dict[int,
         reader.refuse(udf, "PySpark 4.3, whose worker calls Python functions in lanes")
     function = udf.func()
     command = reader.bytes_of(function.command())
-    broadcasts = {}
-    variables = function.broadcastVars()
-    for variable in map(variables.get, range(variables.size())):
-        try:
-            broadcasts[int(variable.id())] = Path(str(variable.value().path())).read_bytes()
-        except Exception as error:  # noqa: BLE001  the JVM's, of a variable that is destroyed
-            reader.refuse(udf, f"a broadcast variable that cannot be read ({error})")
+    try:
+        broadcasts = broadcasts_of(function)
+    except Exception as error:  # noqa: BLE001  the JVM's, of a variable that is destroyed
+        reader.refuse(udf, f"a broadcast variable that cannot be read ({error})")
     if any(_ACCUMULATOR in pickled for pickled in (command, *broadcasts.values())):
         reader.refuse(udf, "an accumulator, which lanes do not add to")
     return command, broadcasts

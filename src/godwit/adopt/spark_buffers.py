@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DecimalType, StructField, StructType
+from pyspark.sql.types import DayTimeIntervalType, DecimalType, StructField, StructType
 
 from godwit.adopt.aggregate_functions import REPLACED, is_nested
 from godwit.adopt.plan import children_of, kind_of, to_list, type_of
@@ -196,7 +196,10 @@ def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict
     convert = _CONVERSIONS.get(kind)
     # Of a collection the first argument has the values.
     arguments = children_of(function)[: 1 if kind in _COLLECTIONS else None]
-    if convert is None or (kind != "Count" and any(map(is_nested, arguments))):
+    is_interval = kind in {"Average", "Sum"} and isinstance(
+        type_of(arguments[0]), DayTimeIntervalType
+    )
+    if convert is None or is_interval or (kind != "Count" and any(map(is_nested, arguments))):
         raise _unreadable(expression, function)
     return convert(function, buffers)
 

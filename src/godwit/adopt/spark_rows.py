@@ -24,6 +24,7 @@ import msgspec
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as spark
 
+from godwit.adopt.java_objects import java_text
 from godwit.columns.types import to_schema
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.spark.platform.pyspark_versions import spark_schema_of
@@ -70,12 +71,18 @@ class SparkRows:
         The Spark schema (``StructType``).
     record
         Class of stored records: a frozen `msgspec.Struct` with a field per column.
+    shortest
+        Texts of floats are those of Java since version 19.
     """
 
-    def __init__(self, schema: spark.StructType, name: str = "Row") -> None:
-        self.schema, self._name = schema, name
+    def __init__(
+        self, schema: spark.StructType, name: str = "Row", *, shortest: bool = False
+    ) -> None:
+        self.schema, self._name, self.shortest = schema, name, shortest
         self.record = _record_class(schema, name)
-        self._fit: list[Converter] = [fitting(field.dataType) for field in schema.fields]
+        self._fit: list[Converter] = [
+            fitting(field.dataType, shortest=shortest) for field in schema.fields
+        ]
         self._width = len(schema.fields)
         self._serializes = bool(schema.needConversion()) and schema._needSerializeAnyField  # noqa: SLF001 - of the pinned PySpark
         self._required = [i for i, field in enumerate(schema.fields) if not field.nullable]
@@ -97,7 +104,7 @@ class SparkRows:
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rows_of_json, (self.schema.json(), self._name)
+        return rows_of_json, (self.schema.json(), self._name, self.shortest)
 
     def internal(self, row: Any) -> tuple[Any, ...]:
         """Return a row that a processor wrote, in Spark's internal form, fitted to the schema.
@@ -194,12 +201,13 @@ class SparkRows:
 
 
 @functools.cache
-def rows_of_json(schema: str, name: str = "Row") -> SparkRows:
+def rows_of_json(schema: str, name: str = "Row", shortest: bool = False) -> SparkRows:
     """Return the `SparkRows` of a Spark schema in JSON; the same object for the same text.
 
-    `name`: of the class of its records.
+    `name`: of the class of its records. `shortest`: see `SparkRows`.
     """
-    return SparkRows(spark.StructType.fromJson(msgspec.json.decode(schema)), name)
+    read = spark.StructType.fromJson(msgspec.json.decode(schema))
+    return SparkRows(read, name, shortest=shortest)
 
 
 def read_spark_schema(given: Any, where: str) -> spark.StructType:
@@ -281,8 +289,11 @@ def _normalized(value: Any) -> Any:
     return value
 
 
-def fitting(dtype: spark.DataType) -> Callable[[Any], Any]:
-    """Return the function that fits a value, as unpickled, to a type; raise for unknown types."""
+def fitting(dtype: spark.DataType, *, shortest: bool) -> Callable[[Any], Any]:
+    """Return the function that fits a value, as unpickled, to a type; raise for unknown types.
+
+    `shortest`: texts of floats are those of Java since version 19.
+    """
     kind = type(dtype)
     if kind in _WIDTHS:
         return functools.partial(_to_width, _WIDTHS[kind])
@@ -298,21 +309,23 @@ def fitting(dtype: spark.DataType) -> Callable[[Any], Any]:
     if kind in simple:
         return simple[kind]
     if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
-        return lambda value: value if type(value) is str else _to_text(value)
+        return lambda value: (
+            value if value is None or type(value) is str else java_text(value, shortest)
+        )
     if isinstance(dtype, spark.DecimalType):
         return functools.partial(_to_decimal, dtype)
     if isinstance(dtype, spark.ArrayType):
-        element = fitting(dtype.elementType)
+        element = fitting(dtype.elementType, shortest=shortest)
         return lambda value: (
             [element(v) for v in value] if isinstance(value, list | tuple) else None
         )
     if isinstance(dtype, spark.MapType):
-        key, item = fitting(dtype.keyType), fitting(dtype.valueType)
+        key, item = (fitting(t, shortest=shortest) for t in (dtype.keyType, dtype.valueType))
         return lambda value: (
             {key(k): item(v) for k, v in value.items()} if isinstance(value, dict) else None
         )
     if isinstance(dtype, spark.StructType):
-        parts = [fitting(field.dataType) for field in dtype.fields]
+        parts = [fitting(field.dataType, shortest=shortest) for field in dtype.fields]
         return lambda value: (
             tuple([fit(v) for fit, v in zip(parts, value, strict=True)])
             if isinstance(value, tuple) and len(value) == len(parts)
@@ -359,15 +372,6 @@ def _to_float(value: Any) -> float | None:
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
     return rounded
-
-
-def _to_text(value: Any) -> str | None:
-    """Return a value as Java's ``toString`` writes it; null stays null."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def _to_binary(value: Any) -> bytes | None:

@@ -41,16 +41,17 @@ class Variable:
     schema: str  # Spark schema of a value, as JSON
     key_schema: str = ""  # of the keys of a map
     ttl_ms: int | None = None
+    shortest: bool = False  # texts of floats; see `SparkRows`
 
     @property
     def rows(self) -> SparkRows:
         """Conversion of values to stored records."""
-        return rows_of_json(self.schema)
+        return rows_of_json(self.schema, shortest=self.shortest)
 
     @property
     def keys(self) -> SparkRows:
         """Conversion of a map's keys."""
-        return rows_of_json(self.key_schema)
+        return rows_of_json(self.key_schema, shortest=self.shortest)
 
     def stored(self, value: Any) -> Any:
         """Return a value of Spark's state, as Arrow gives it, as the state has it."""
@@ -100,8 +101,8 @@ def _invalid_state(doing: str, called: str, state: str) -> PySparkRuntimeError:
 class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
     """Handle for ``init`` on the driver: records the variables that the processor declares."""
 
-    def __init__(self, time_mode: TimeMode) -> None:
-        self.time_mode = time_mode
+    def __init__(self, time_mode: TimeMode, *, shortest: bool) -> None:
+        self.time_mode, self.shortest = time_mode, shortest
         self.variables: dict[str, Variable] = {}
         self.deleted: set[str] = set()  # names given to ``deleteIfExists``
         self.state = "PRE_INIT"
@@ -171,6 +172,7 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
             schema=read_spark_schema(schema, where).json(),
             key_schema="" if kind != "map" else read_spark_schema(key_schema, where).json(),
             ttl_ms=self._checked_ttl(doing, name, ttl_ms),
+            shortest=self.shortest,
         )
         return variable
 
@@ -248,8 +250,10 @@ class LaneHandle(DeclaringHandle):
         cells: Mapping[str, Cells],  # name of a variable → its state of the lane's keys
         place: Place,
         shift_us: int = 0,  # taken from a timer's time when it is stored
+        *,
+        shortest: bool = False,
     ) -> None:
-        super().__init__(time_mode)
+        super().__init__(time_mode, shortest=shortest)
         self.state = "CREATED"
         self._cells, self._place, self._shift_us = cells, place, shift_us
 

@@ -90,6 +90,7 @@ class ProcessorSpec:
     initial: InitialTable | None = None
     max_chunk: int = MAX_CHUNK  # maximum number of rows of a DataFrame
     max_bytes: int | None = None  # and about how many bytes it may have
+    shortest: bool = False  # texts of floats; see `SparkRows`
 
     @property
     def timing(self) -> Timing:
@@ -159,11 +160,13 @@ def spec_of(
     operator: str,
     max_chunk: int = MAX_CHUNK,
     max_bytes: int | None = None,
+    shortest: bool = False,
 ) -> ProcessorSpec:
     """Return the spec of a processor, by calling ``init`` of a copy as Spark does on the driver.
 
     Raises `InvalidFlowError` if the processor cannot be pickled, or the time mode is unknown;
     `UserFunctionError` if ``init`` raises. `where`: the call, for errors. `operator`: its name.
+    `shortest`: see `SparkRows`.
     """
     mode = TIME_MODES.get(str(time_mode).lower())
     if mode is None:
@@ -188,7 +191,7 @@ def spec_of(
             remedy="Create what cannot be pickled, such as a connection, in init.",
         ) from error
     copy = cloudpickle.loads(pickled)
-    handle = DeclaringHandle(mode)
+    handle = DeclaringHandle(mode, shortest=shortest)
     with _naming(operator, copy.init, None, "init(handle)"):
         copy.init(handle)
         copy.close()
@@ -202,6 +205,7 @@ def spec_of(
         initial=initial,
         max_chunk=max_chunk,
         max_bytes=max_bytes,
+        shortest=shortest,
     )
 
 
@@ -399,7 +403,8 @@ class _CheckedHandle(LaneHandle):
         cells: Mapping[str, Cells],
         place: Place,
     ) -> None:
-        super().__init__(operator.spec.time_mode, cells, place, operator.shift_us)
+        spec = operator.spec
+        super().__init__(spec.time_mode, cells, place, operator.shift_us, shortest=spec.shortest)
         self._operator = operator
 
     def _declare(self, *args: Any) -> Variable:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
@@ -80,6 +81,9 @@ POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 _NO_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
+_MAX_NAME: Final = 40  # characters of a name that is made of an expression
+_NAMED_IN_FULL: Final = re.compile(r"[\w (),.*]*")
+"""Texts that differ in nothing but brackets and spaces if their names are the same."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -279,7 +283,10 @@ class Translation:
 
     def unique(self, name: str) -> str:
         """Return a name that no other column or operator of the flow has: numbered if needed."""
-        plain = re.sub(r"\W+", "_", name).strip("_").lower()[:40].strip("_") or "column"
+        plain = re.sub(r"\W+", "_", name).strip("_").lower() or "column"
+        if len(plain) > _MAX_NAME or not _NAMED_IN_FULL.fullmatch(name):
+            # Texts that differ in signs, quoted capitals or later on have names that differ too.
+            plain = f"{plain[: _MAX_NAME - 9].strip('_')}_{zlib.crc32(name.encode()):08x}"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
         result = plain
         while result in self._used:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import cloudpickle
 from pyspark.sql.types import DoubleType, FloatType, StructField, StructType
 
 from godwit.adopt import group_state, stateful_processor
 from godwit.adopt.group_state import GroupStateOperator
 from godwit.adopt.lanes import ONLY_TIME
+from godwit.adopt.pickled_functions import broadcasts_of, unpickled
 from godwit.adopt.plan import (
     WATERMARK_DELAY,
     id_of,
@@ -140,6 +140,7 @@ def transform_with_state(
         initial=_initial_state(translation, node) if node.hasInitialState() else None,
         max_chunk=_max_chunk(translation),
         max_bytes=_max_bytes(translation),
+        shortest=translation.catalyst.writes_shortest_floats,
         where=where,
         operator=name,
     )
@@ -169,6 +170,7 @@ def apply_in_pandas_with_state(
         schema=schema_of_java(node.stateType()),
         timeout=str(node.timeout().toString()),
         max_chunk=_max_chunk(translation),
+        shortest=translation.catalyst.writes_shortest_floats,
         where="applyInPandasWithState",
     )
     action = f"process with {spec.name}, group state"
@@ -238,12 +240,13 @@ def _function_of(translation: Translator, node: Any) -> Any:
             node, "its function is not a Python function", "Write it in Python."
         )
     try:
-        loaded = cloudpickle.loads(translation.catalyst.bytes_of(udf.func().command()))
+        command = translation.catalyst.bytes_of(udf.func().command())
+        loaded = unpickled(command, broadcasts_of(udf.func()))
     except Exception as error:  # a class of the user's may raise anything
         raise translation.refused(
             node,
             f"its function cannot be read back from the plan ({type(error).__name__}: {error})",
-            "Keep the function, with all that it refers to, below 1 MB: read larger tables in it.",
+            "Create in it what cannot be pickled, and keep its broadcast variables.",
         ) from error
     return loaded[0]
 

@@ -176,7 +176,20 @@ def test_aggregate_functions_give_what_spark_gives(spark: SparkSession) -> None:
         streams=_stream(),
         mode="update",
     )
+    cases["intervals"] = Case(build=_of_intervals, streams=_stream(), mode="update")
     assert not compare_all(spark, cases)
+
+
+def _of_intervals(s: DataFrame) -> DataFrame:
+    """Return sums and means of intervals by an interval of months."""
+    return s.sparkSession.sql(
+        "SELECT cast(y AS string), c.z IS NULL AS z, total, mean, several, x FROM ("
+        "SELECT make_ym_interval(0, 7 * n) AS y, named_struct('z', CAST(INTERVAL '1' YEAR * n AS "
+        "INTERVAL YEAR)) AS c, sum(make_dt_interval(-n, 0, 0, v)) AS total, count(*) AS x, "
+        "avg(make_dt_interval(0, n, 0, v / 7)) AS mean, try_sum(INTERVAL '1' DAY * v) AS several "
+        "FROM {s} GROUP BY ALL)",
+        s=s,
+    )
 
 
 def test_every_other_aggregate_function_is_refused_by_its_reason(spark: SparkSession) -> None:

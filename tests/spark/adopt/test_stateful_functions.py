@@ -85,7 +85,8 @@ def _processor(*, pandas: bool) -> StatefulProcessor:
                 if n is not None:
                     known = self.map.getValue((n,))
                     times = known.times if known is not None else 0
-                    self.map.updateValue((n,), (times + 1, f"n{n}"))
+                    name = f"n{n}" if n < 3 else 2e7 / times  # as text, as Java writes it
+                    self.map.updateValue((n,), (times + 1, name))
                 if n == 3:
                     self.handle.registerTimer(int(ts.timestamp() * 1000) + 60_000)
             if len(list(self.list.get())) > 12:
@@ -123,9 +124,15 @@ def _transform(pandas: bool) -> Callable[[DataFrame], DataFrame]:
 
 
 def _with_initial_state(s: DataFrame) -> DataFrame:
-    """Rows without timers, whose state begins as a table says."""
+    """Rows without timers, whose state begins as a table says.
+
+    The processor is so large that Spark broadcasts it, and refers to a broadcast variable.
+    """
+    offsets = s.sparkSession.sparkContext.broadcast({"a": 1000})
 
     class Total(StatefulProcessor):
+        ballast = bytes(1 << 20)
+
         def init(self, handle: Any) -> None:
             self.total = handle.getValueState("total", "n long")
 
@@ -140,7 +147,8 @@ def _with_initial_state(s: DataFrame) -> DataFrame:
             yield Row(k=key[0], total=total, at=str(times))
 
         def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-            self.total.update((initialState.n + len(initialState.other),))
+            offset = offsets.value.get(key[0], 0)
+            self.total.update((initialState.n + len(initialState.other) + offset,))
 
         def close(self) -> None:
             pass
