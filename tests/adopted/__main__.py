@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -96,7 +97,8 @@ def main() -> int:
     print(f"{time.monotonic() - begin:.0f} s: {outcome}, {left_out} not run for want of time")
     for reason, count in outcome.refused.most_common():
         print(f"{count:5} refused: {reason}")
-    for reason, count in Counter(text[:160] for text in outcome.failed.values()).most_common():
+    texts = (re.sub(r"\[id = .*?\] ", "", text)[:240] for text in outcome.failed.values())
+    for reason, count in Counter(texts).most_common():
         print(f"{count:5} fail in Spark itself: {reason}")
     return min(1, len(outcome.different))
 

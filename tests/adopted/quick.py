@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from tests.support import native
 from tests.support.native import RAW_FILES, Outcome, RefusedBySparkError, plain_rows, session_with
 
@@ -37,7 +37,6 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1",
-    "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
 }
 """Settings of a session for many small queries."""
 
@@ -53,12 +52,40 @@ class Compared(TypedDict):
 def quick_outcome(spark: SparkSession, name: str, case: Case) -> Compared:
     """Run a query natively and adopted, and return what came of it."""
     session = session_with(spark, case.settings) if case.settings else spark
+    both = _Both()
     try:
-        batches = native.compared(session, case, name, natively=_natively, adopted=_adopted)
+        batches = native.compared(
+            session, case, name, natively=both.native_outcome, adopted=both.run
+        )
     except Exception as error:  # noqa: BLE001  the campaign goes on
         failure = f"{type(error).__name__}: {error}"
         return {"failure": failure, "rows": 0, "own": case.own_sources}
     return {"failure": "", "rows": sum(map(len, batches.values())), "own": case.own_sources}
+
+
+class _Both:
+    """Native and adopted run of a query over the same files."""
+
+    def __init__(self) -> None:
+        self._native: Outcome | StreamingQueryException = Outcome(batches={}, schema=None)
+
+    def native_outcome(self) -> Outcome:
+        """Return what the native runs gave; raise as they did."""
+        if isinstance(self._native, StreamingQueryException):
+            raise self._native
+        return self._native
+
+    def run(self, query: DataFrame, case: Case, checkpoint: str) -> Outcome:
+        """Run the query natively, then adopted; return what it gave adopted."""
+        before = self._native
+        if isinstance(before, Outcome):
+            try:
+                now = _natively(query, case, f"{checkpoint}-native")
+                batches = before.batches | now.batches
+                self._native = Outcome(batches=batches, schema=now.schema or before.schema)
+            except StreamingQueryException as error:
+                self._native = error
+        return _adopted(query, case, checkpoint)
 
 
 def _natively(query: DataFrame, case: Case, checkpoint: str) -> Outcome:

@@ -15,6 +15,7 @@ from godwit.adopt.lanes import ONLY_TIME, TIME, Adopted, PlacedColumn
 from godwit.adopt.plan import (
     id_of,
     kind_of,
+    output_of,
     place_of,
     references,
     to_list,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
     """Translate an ``Aggregate``, or a ``Distinct``, which groups by all columns."""
     if kind_of(node) == "Distinct":
-        grouping = results = to_list(node.output())
+        grouping = results = output_of(node)
         child = node.child()
     else:
         grouping, results = to_list(node.groupingExpressions()), _results_of(node)

@@ -15,6 +15,7 @@ from godwit.adopt.plan import (
     is_keyed_by_text,
     kind_of,
     metadata_of,
+    output_of,
     to_list,
     type_of,
     walk,
@@ -41,7 +42,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     keys = to_list(node.keys())
     if not keys:
         raise translation.refused(node, "it has no column", "Name a column in dropDuplicates.")
-    output = to_list(child.output())
+    output = output_of(child)
     timed = any(kind_of(part) == "EventTimeWatermark" for part in walk(child))
     columns: list[tuple[str, Any]] = []
     key_columns: list[tuple[str, Any]] = []
@@ -116,8 +117,8 @@ def _output_at_run(translation: Translator, node: Any) -> list[Any]:
     keys = {id_of(key) for key in to_list(node.keys())}
     for part in walk(translation.catalyst.optimized(translation.plan)):
         if kind_of(part) == kind_of(node) and {id_of(k) for k in to_list(part.keys())} == keys:
-            return to_list(part.child().output())
-    return to_list(node.child().output())
+            return output_of(part.child())
+    return output_of(node.child())
 
 
 def _parts(translation: Translator, name: str, value: Any, dtype: Any) -> list[tuple[str, Any]]:

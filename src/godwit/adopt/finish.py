@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, Written, value_of
-from godwit.adopt.plan import Catalyst, analysed, children_of, id_of, kind_of, to_list
+from godwit.adopt.plan import Catalyst, analysed, children_of, id_of, kind_of, output_of, to_list
 from godwit.adopt.stateless import read_stateless
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import listing
@@ -32,7 +32,7 @@ class Finish:
         """Return the query's result for the rows that the stream has in a batch."""
         catalyst, rows = self._catalyst, self._rows
         plan = analysed(batch)
-        by_name = {attribute.name(): attribute for attribute in to_list(plan.output())}
+        by_name = {attribute.name(): attribute for attribute in output_of(plan)}
         leaf = catalyst.project(
             (_bound(catalyst, column, by_name) for column in rows.columns), plan
         )
@@ -45,7 +45,7 @@ class Finish:
         not computed there as Spark computes it.
         """
         rows = self._rows
-        names = Counter(str(attribute.name()) for attribute in to_list(rows.plan.output()))
+        names = Counter(str(attribute.name()) for attribute in output_of(rows.plan))
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise UnsupportedQueryError(

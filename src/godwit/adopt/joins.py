@@ -30,8 +30,8 @@ from godwit.adopt.plan import (
     kind_of,
     metadata_of,
     option,
+    output_of,
     references,
-    to_list,
     type_of,
     walk,
 )
@@ -86,8 +86,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     if how is None:
         raise translation.refused(node, "no operator does it yet", "Use another kind of join.")
     sides = [
-        _Side(plan=child, own={id_of(a) for a in to_list(child.output())})
-        for child in children_of(node)
+        _Side(plan=child, own={id_of(a) for a in output_of(child)}) for child in children_of(node)
     ]
     both = _split(translation, node, sides, how)
     marked = [any(kind_of(p) == "EventTimeWatermark" for p in walk(s.plan)) for s in sides]
@@ -203,7 +202,7 @@ def _add_columns(translation: Translator, side: _Side, key_names: list[str] | No
     if key_names is not None:
         keys = [(name, value) for name, (_, value) in zip(key_names, keys, strict=True)]
     rows: list[tuple[str, Any]] = []
-    for attribute in to_list(side.plan.output()):
+    for attribute in output_of(side.plan):
         place = _place(translation, str(attribute.name()), attribute, rows)
         side.places.append((attribute, place))
     side.columns = keys + rows
@@ -276,7 +275,7 @@ def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
     """Add the columns of event time; return whether rows of a side are dropped some time."""
     catalyst = translation.catalyst
     run = _at_run(translation, node)
-    outputs = [to_list(child.output()) for child in children_of(run)]
+    outputs = [output_of(child) for child in children_of(run)]
     marks = [
         next((a for a in output if WATERMARK_DELAY in metadata_of(a)), None) for output in outputs
     ]
@@ -327,7 +326,7 @@ def _stored(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
     left, right = (
         [
             attribute if (own := in_output(side, attribute)) is None else own
-            for attribute in to_list(at_run.output())
+            for attribute in output_of(at_run)
         ]
         for side, at_run in pairs
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from godwit.adopt.grouped import only_rows
 from godwit.adopt.lanes import ONLY_TIME
-from godwit.adopt.plan import kind_of, to_list
+from godwit.adopt.plan import kind_of, output_of
 from godwit.adopt.spark_states import LimitState
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.naming import RESERVED_PREFIX
@@ -71,7 +71,7 @@ def limit(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
     child = node.child()
     if kind_of(child) == "LocalLimit":
         child = child.child()
-    output = to_list(child.output())
+    output = output_of(child)
     names = [translation.unique(str(attribute.name())) for attribute in output]
     columns = list(zip(names, output, strict=True))
     stream, _ = translation.rows_of_source(columns, child)

@@ -23,14 +23,17 @@ from godwit.adopt.plan import (
     id_of,
     kind_of,
     metadata_of,
+    output_of,
     place_of,
     references,
     to_list,
     walk,
 )
+from godwit.adopt.python_functions import PythonMap
 from godwit.adopt.read_texts import converter
 from godwit.adopt.scanned_files import ScannedFiles, is_of_directories
-from godwit.adopt.stateless import Expansion, Projection, read_stateless
+from godwit.adopt.stateless import Expansion, Explosion, Projection, read_stateless
+from godwit.adopt.static_joins import StaticJoin
 from godwit.model.errors import GodwitError, UnsupportedQueryError
 from godwit.model.naming import listing
 from godwit.sources.source import Lag, Source, Split, Unreadable
@@ -107,7 +110,8 @@ class ComputedSource(Source):
         self, source: Source, inputs: Sequence[str], parts: Sequence[StatelessPart]
     ) -> None:
         self._source, self._inputs, self._parts = source, list(inputs), tuple(parts)
-        self._most = sum(_most_rows(part) for part in self._parts)
+        most = [_most_rows(part) for part in self._parts]
+        self._most = None if None in most else sum(filter(None, most))  # of one row
         steps = [step for part in self._parts for step in part.steps]
         self._keeps_rows = len(self._parts) == 1 and all(isinstance(s, Projection) for s in steps)
 
@@ -150,7 +154,11 @@ class ComputedSource(Source):
         if self._keeps_rows:
             return splits
         return [
-            replace(split, rows=split.rows and split.rows * self._most, exact=False)
+            replace(
+                split,
+                rows=None if self._most is None or split.rows is None else split.rows * self._most,
+                exact=False,
+            )
             for split in splits
         ]
 
@@ -180,10 +188,12 @@ class ComputedSource(Source):
         self._source.close()
 
 
-def _most_rows(part: StatelessPart) -> int:
-    """Return how many rows come of one row at most."""
+def _most_rows(part: StatelessPart) -> int | None:
+    """Return how many rows come of one row at most; ``None`` if that depends on its values."""
     most = 1
     for step in part.steps:
+        if isinstance(step, Explosion | PythonMap | StaticJoin):
+            return None
         most *= len(step.projections) if isinstance(step, Expansion) else 1
     return most
 
@@ -199,7 +209,7 @@ def computed_source(catalyst: Catalyst, plans: Sequence[Any]) -> ComputedSource:
     scan, _ = _way_to_scan(plans[0])
     if scan is None:
         raise _refused(plans[0], "it does not read a stream")
-    read, whole = to_list(scan.output()), plans
+    read, whole = output_of(scan), plans
     optimized = [catalyst.optimized(plan) for plan in plans]
     if all(_way_to_scan(plan)[0] is not None for plan in optimized):  # some row may be left
         used = {number for plan in optimized for number in _columns_read(plan)}
@@ -275,7 +285,7 @@ def _way_to_scan(plan: Any) -> tuple[Any | None, tuple[int, ...]]:
 
 def _columns_read(plan: Any) -> set[int]:
     """Return the numbers of the columns that a plan reads or gives."""
-    read = {id_of(attribute) for attribute in to_list(plan.output())}
+    read = {id_of(attribute) for attribute in output_of(plan)}
     for node in walk(plan):
         for expression in expressions_of(node) if not is_scan(node) else ():
             read |= references(expression)
@@ -305,7 +315,7 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
     directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
     if partitions and pattern is not None:
         raise _refused(scan, "its path is a pattern, and its directories are partitions")
-    columns = pa.schema([(str(a.name()), _type_of(scan, a)) for a in to_list(scan.output())])
+    columns = pa.schema([(str(a.name()), _type_of(scan, a)) for a in output_of(scan)])
     parts = pa.schema([_partition_of(scan, columns.field(name)) for name in partitions])
     wanted = pa.schema([columns.field(str(a.name())) for a in attributes])
     stored = Stored(
@@ -380,14 +390,13 @@ def _place_of(
         text = head
         if "pathglobfilter" in options:
             raise _refused(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
-    jvm: Any = catalyst.spark._jvm  # noqa: SLF001  not in PySpark's API
-    path = getattr(jvm, "org.apache.hadoop.fs.Path")(text or ("/" if pattern else text))
+    path = catalyst.file_systems.Path(text or ("/" if pattern else text))
     system = path.getFileSystem(catalyst.spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     whole = system.makeQualified(path).toUri()
     if str(whole.getScheme()) != "file":
         raise _refused(scan, f"its path is on the file system {whole.getScheme()!r}")
     directory = str(whole.getPath())
-    if system.exists(getattr(jvm, "org.apache.hadoop.fs.Path")(f"{directory}/_spark_metadata")):
+    if system.exists(catalyst.file_systems.Path(f"{directory}/_spark_metadata")):
         raise _refused(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
     if not system.getFileStatus(path).isDirectory():
         raise _refused(scan, "its path is not a directory")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache, cached_property, reduce, wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+_T = TypeVar("_T")
+
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
 """Key of a column's metadata: it has event times, or windows of these, that a watermark follows."""
 TIME_WINDOW: Final = "spark.timeWindow"
@@ -43,9 +46,31 @@ KEY_TEXT: Final = "godwitKey"
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
+def _once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
+    """Let a function ask an object of the JVM once; what it asks for never changes.
+
+    Most calls of the JVM were for the kinds and children of nodes that were read before.
+    """
+    name = f"_godwit_{read.__name__}"
+
+    @wraps(read)
+    def read_once(node: Any) -> _T:
+        known = vars(node)
+        if name not in known:
+            known[name] = read(node)
+        result: _T = known[name]
+        return result
+
+    return read_once
+
+
+@_once
 def kind_of(node: Any) -> str:
     """Return the name of the class of a node or an expression, such as ``Aggregate``."""
-    return str(node.getClass().getSimpleName()).removesuffix("$")
+    try:
+        return str(node.productPrefix())  # of a case class, as nearly all are: one call, not two
+    except Py4JError:
+        return str(node.getClass().getSimpleName()).removesuffix("$")
 
 
 def to_list(sequence: Any) -> list[Any]:
@@ -55,7 +80,22 @@ def to_list(sequence: Any) -> list[Any]:
 
 def children_of(node: Any) -> list[Any]:
     """Return the children of a node or an expression."""
+    return list(_children(node))
+
+
+@_once
+def _children(node: Any) -> list[Any]:
     return to_list(node.children())
+
+
+def output_of(node: Any) -> list[Any]:
+    """Return the columns of a node's rows."""
+    return list(_output(node))
+
+
+@_once
+def _output(node: Any) -> list[Any]:
+    return to_list(node.output())
 
 
 def option(value: Any) -> Any:
@@ -74,7 +114,7 @@ def in_output(plan: Any, attribute: Any) -> Any:
     Spark's optimizer leaves out aliases that change no name, so its plans may have the column below
     an alias instead of the alias.
     """
-    output = to_list(plan.output())
+    output = output_of(plan)
     if any(id_of(column) == id_of(attribute) for column in output):
         return attribute
     below: dict[int, int] = {}  # alias of a column → that column
@@ -114,14 +154,21 @@ def walk(node: Any) -> Iterator[Any]:
 
 def expressions_of(node: Any) -> list[Any]:
     """Return the expressions of a node, without those of the nodes below it."""
+    return list(_expressions(node))
+
+
+@_once
+def _expressions(node: Any) -> list[Any]:
     return to_list(node.expressions())
 
 
+@_once
 def id_of(attribute: Any) -> int:
     """Return Spark's number of a column."""
     return int(attribute.exprId().id())
 
 
+@_once
 def type_of(expression: Any) -> DataType:
     """Return the type of an expression."""
     return _parse_datatype_json_string(expression.dataType().json())
@@ -132,6 +179,7 @@ def is_keyed_by_text(dtype: DataType) -> bool:
     return isinstance(dtype, ArrayType | MapType | DayTimeIntervalType)
 
 
+@_once
 def metadata_of(attribute: Any) -> dict[str, Any]:
     """Return the metadata of a named expression."""
     metadata: dict[str, Any] = json.loads(attribute.metadata().json())
@@ -208,17 +256,27 @@ class Package:
         return value
 
 
+@cache
+def _package(jvm: Any, name: str) -> Package:
+    """Return a package of a JVM; the same one for each query, with the classes it has looked up."""
+    return Package(jvm, name)
+
+
 class Catalyst:
     """Builder of Spark's plans and expressions in one session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._session: Any = spark._jsparkSession  # noqa: SLF001  not in PySpark's API
-        self._jvm: Any = spark._jvm  # noqa: SLF001
-        self._sql = Package(self._jvm, "org.apache.spark.sql")
-        self._catalyst = Package(self._jvm, "org.apache.spark.sql.catalyst")
-        self.expressions = Package(self._jvm, "org.apache.spark.sql.catalyst.expressions")
-        self.logical = Package(self._jvm, "org.apache.spark.sql.catalyst.plans.logical")
+        jvm: Any = spark._jvm  # noqa: SLF001
+        self._java = _package(jvm, "java")
+        self._scala = _package(jvm, "scala")
+        self._sql = _package(jvm, "org.apache.spark.sql")
+        self._catalyst = _package(jvm, "org.apache.spark.sql.catalyst")
+        self.expressions = _package(jvm, "org.apache.spark.sql.catalyst.expressions")
+        self.logical = _package(jvm, "org.apache.spark.sql.catalyst.plans.logical")
+        self.file_systems = _package(jvm, "org.apache.hadoop.fs")
+        self._python = _package(jvm, "org.apache.spark.api.python").PythonUtils
 
     @cached_property
     def _ids(self) -> Any:
@@ -226,7 +284,7 @@ class Catalyst:
 
     @cached_property
     def _to_seq(self) -> Any:
-        return self._jvm.PythonUtils.toSeq
+        return self._python.toSeq
 
     @cached_property
     def _empty(self) -> Any:
@@ -234,7 +292,7 @@ class Catalyst:
 
     @cached_property
     def _option(self) -> Any:
-        return getattr(self._jvm, "scala.Option").apply
+        return self._scala.Option.apply
 
     @cached_property
     def _none(self) -> Any:
@@ -247,7 +305,7 @@ class Catalyst:
 
     def bytes_of(self, sequence: Any) -> bytes:
         """Return a Scala sequence of bytes."""
-        return bytes(sequence.toArray(getattr(self._jvm, "scala.reflect.ClassTag").Byte()))
+        return bytes(sequence.toArray(getattr(self._scala, "reflect.ClassTag").Byte()))
 
     def alias(self, expression: Any, name: str, expr_id: Any = None) -> Any:
         """Return a named expression; `expr_id`: Spark's id of it, by default a new one."""
@@ -327,7 +385,7 @@ class Catalyst:
     @property
     def writes_shortest_floats(self) -> bool:
         """True if Java writes floats with as few digits as possible; see `java_numbers`."""
-        version = getattr(self._jvm, "java.lang.Runtime").version().feature()
+        version = getattr(self._java, "lang.Runtime").version().feature()
         return int(version) >= SINCE_SHORTEST
 
     def one_row(self) -> Any:
@@ -344,7 +402,7 @@ class Catalyst:
         value = self.normalized(value)
         if kind_of(value.dataType()) == "MapType":
             value = self.expressions.MapSort(value)
-        options = self._jvm.PythonUtils.toScalaMap({**_EXACT_TIMES, KEY_TEXT: "true"})
+        options = self._python.toScalaMap({**_EXACT_TIMES, KEY_TEXT: "true"})
         zone = self._option("UTC")
         text = self.expressions.StructsToJson(options, self.struct([("key", value)]), zone)
         return self.when(self.is_not_null(value), text)
@@ -369,7 +427,7 @@ class Catalyst:
 
     def watermark(self, node: Any, child: Any) -> Any:
         """Return the watermark of a node over another child, with an id of its own."""
-        number = getattr(self._jvm, "java.util.UUID").randomUUID()
+        number = getattr(self._java, "util.UUID").randomUUID()
         return self.logical.EventTimeWatermark(number, node.eventTime(), node.delay(), child)
 
     def delay_of(self, watermark: Any) -> timedelta:
@@ -405,7 +463,7 @@ class Catalyst:
         if not any(kind_of(node) == "WithCTE" for node in walk(plan)):
             return plan
         # Versions of Spark differ in the number of flags; the first asks to inline all.
-        rule = getattr(self._jvm, "java.lang.Class").forName(_INLINE_CTE)
+        rule = getattr(self._java, "lang.Class").forName(_INLINE_CTE)
         flags = len(rule.getConstructors()[0].getParameterTypes())
         inline = getattr(self._catalyst, "optimizer.InlineCTE")(True, *([False] * (flags - 1)))
         return inline.apply(plan)

@@ -24,7 +24,7 @@ from godwit.adopt.expressions import ROWS, column_key
 from godwit.adopt.functions import evaluated
 from godwit.adopt.pickled_functions import broadcasts_of
 from godwit.adopt.pickled_values import arguments_of, check_argument, check_result, results_of
-from godwit.adopt.plan import children_of, kind_of, to_list, type_of
+from godwit.adopt.plan import children_of, kind_of, output_of, to_list, type_of
 from godwit.columns.nested import convert_leaves
 from godwit.columns.types import is_binary, is_text
 from godwit.operators.aggregates.expressions import Rows
@@ -251,7 +251,7 @@ def read_map(reader: ExpressionReader, node: Any) -> PythonMap:
     if node.isBarrier():
         reader.refuse(udf, "tasks that start together (barrier=True)")
     command, broadcasts = _read_function(reader, udf)
-    inputs = to_list(node.child().output())
+    inputs = output_of(node.child())
     fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in inputs]
     function = PickledFunction(commands=(command,), positions=())
     return PythonMap(
@@ -259,7 +259,7 @@ def read_map(reader: ExpressionReader, node: Any) -> PythonMap:
         inputs=tuple(map(column_key, inputs)),
         outputs=tuple(
             (column_key(attribute), reader.type_of(attribute.dataType()))
-            for attribute in to_list(node.output())
+            for attribute in output_of(node)
         ),
     )
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from godwit.adopt.plan import Catalyst, analysed, id_of, kind_of, to_list, type_of
+from godwit.adopt.plan import Catalyst, analysed, id_of, kind_of, output_of, type_of
 from godwit.model.errors import CheckpointError
 from godwit.model.locations import hadoop_location
 from godwit.model.naming import listing
@@ -133,7 +133,7 @@ class SparkState:
 
     def __init__(self, catalyst: Catalyst, frame: DataFrame) -> None:
         self.catalyst, self.plan = catalyst, analysed(frame)
-        columns = to_list(self.plan.output())
+        columns = output_of(self.plan)
         self.columns = dict(zip(frame.schema.names, columns, strict=True))
         self.types = {field.name: field.dataType.simpleString() for field in frame.schema}
         parts = {

@@ -24,6 +24,7 @@ from godwit.adopt.plan import (
     id_of,
     kind_of,
     option,
+    output_of,
     place_of,
     to_list,
     type_of,
@@ -215,7 +216,7 @@ def read_stateless(
         conf=catalyst.spark.conf,
         bytes_of=catalyst.bytes_of,
     )
-    names = [str(attribute.name()) for attribute in to_list(plan.output())]
+    names = [str(attribute.name()) for attribute in output_of(plan)]
     optimized, rows, tables = _optimized(catalyst, plan, path, attributes, reader)
     inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
     part = StatelessPart(
@@ -275,7 +276,7 @@ def _static_join(
     if sum(of_tables) != 1 or how is None:
         raise _unknown_node(node)
     table = _rows_of_table(reader, sides[1 - stream], tables)
-    names = {id_of(attribute) for attribute in to_list(sides[1 - stream].output())}
+    names = {id_of(attribute) for attribute in output_of(sides[1 - stream])}
     condition = option(node.condition())
     parts = [] if condition is None else conjuncts(condition)
     pairs = {number: equal_parts(part, names) for number, part in enumerate(parts)}
@@ -307,7 +308,7 @@ def _rows_of_table(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.
 
 def _first_key(leaf: Any) -> str:
     """Return the key of the first column of a leaf of a plan; empty if it has none."""
-    columns = to_list(leaf.output())
+    columns = output_of(leaf)
     return column_key(columns[0]) if columns else ""
 
 
@@ -337,7 +338,7 @@ def _check(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
 def _attributes(reader: ExpressionReader, plan: Any) -> tuple[tuple[str, str, pa.DataType], ...]:
     """Return key, name and type of the columns of a node."""
     columns = []
-    for attribute in to_list(plan.output()):
+    for attribute in output_of(plan):
         try:
             dtype = reader.type_of(attribute.dataType())
         except ValueError as error:
@@ -413,7 +414,7 @@ def _optimized(
         children = children_of(node)
         if len(children) > 1:
             table = children[1 - number]
-            has_columns = bool(to_list(table.output()))
+            has_columns = bool(output_of(table))
             if kind_of(node) != "Join" or table.isStreaming() or not has_columns:
                 raise _unknown_node(node)
             children[1 - number], rows = _table(catalyst, reader, table)
@@ -438,7 +439,7 @@ def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any
     empty = analysed(spark.createDataFrame(spark.sparkContext.emptyRDD(), StructType(fields)))
     columns = (
         catalyst.alias(column, attribute.name(), attribute.exprId())
-        for column, attribute in zip(to_list(empty.output()), attributes, strict=True)
+        for column, attribute in zip(output_of(empty), attributes, strict=True)
     )
     return empty, catalyst.project(columns, empty)
 
@@ -456,7 +457,7 @@ def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any
             node=kind_of(plan),
             place=place_of(plan),
         )
-    empty, leaf = _empty_leaf(catalyst, to_list(plan.output()))
+    empty, leaf = _empty_leaf(catalyst, output_of(plan))
     columns = [
         column.combine_chunks().cast(dtype)
         for column, (_, _, dtype) in zip(rows.columns, _attributes(reader, empty), strict=True)

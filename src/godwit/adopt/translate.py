@@ -45,6 +45,7 @@ from godwit.adopt.plan import (
     conjuncts,
     id_of,
     kind_of,
+    output_of,
     place_of,
     to_list,
     walk,
@@ -191,7 +192,7 @@ class Translation:
         if self.own_sources:
             check_scans(self.plan)
         rows = self.rows_of(self.plan)
-        output = to_list(self.plan.output())
+        output = output_of(self.plan)
         names = tuple(str(attribute.name()) for attribute in output)
         if rows is None and len({*names}) < len(names):  # which streams have not
             own = [self.unique(name) for name in names]
@@ -446,11 +447,11 @@ class Translation:
             yield plan
             return
         path, union = place
-        output = to_list(union.output())
+        output = output_of(union)
         for child in children_of(union):
             aliases = [
                 self.catalyst.alias(own, attribute.name(), attribute.exprId())
-                for own, attribute in zip(to_list(child.output()), output, strict=True)
+                for own, attribute in zip(output_of(child), output, strict=True)
             ]
             part = self.catalyst.project(aliases, child)
             yield from self._branches(with_leaf(self.catalyst, plan, path, part), timed)
@@ -538,7 +539,7 @@ class Translation:
         number = id_of(attribute)
         carried = plan
         for _ in range(64):  # as many projections as may lie over one another
-            if any(id_of(a) == number for a in to_list(carried.output())):
+            if any(id_of(a) == number for a in output_of(carried)):
                 return carried
             carried = self._carry_once(carried, attribute)
         raise self.refused(
@@ -555,7 +556,7 @@ class Translation:
                 return None
             listed = to_list(node.projectList())
             has = any(id_of(e) == number for e in listed)
-            if has or not any(id_of(a) == number for a in to_list(node.child().output())):
+            if has or not any(id_of(a) == number for a in output_of(node.child())):
                 return None
             return self.catalyst.project([*listed, attribute], node.child())
 

@@ -21,6 +21,7 @@ from godwit.adopt.plan import (
     id_of,
     kind_of,
     metadata_of,
+    output_of,
     to_list,
     type_of,
     watermarks_of,
@@ -123,7 +124,7 @@ def transform_with_state(
     `timed_by`: the node above it that names the event time of its output, if there is one.
     """
     child, number = node.child(), int(node.groupingAttributesLen())
-    output = to_list(child.output())
+    output = output_of(child)
     rows = _Rows(translation, node, output[:number], output[number:])
     where = "transformWithState"
     util = getattr(_function_of(translation, node), "__self__", None)
@@ -160,9 +161,7 @@ def apply_in_pandas_with_state(
     translation: Translator, node: Any, below: list[Adopted | None]
 ) -> Adopted:
     """Translate ``FlatMapGroupsInPandasWithState``."""
-    rows = _Rows(
-        translation, node, to_list(node.groupingAttributes()), to_list(node.child().output())
-    )
+    rows = _Rows(translation, node, to_list(node.groupingAttributes()), output_of(node.child()))
     function = _function_of(translation, node)
     name = translation.unique("apply_in_pandas_with_state")
     spec = group_state.spec_of(
@@ -197,7 +196,7 @@ def _adopted(
     kind, state, action = operator
     timed = bool(watermarks_of(node.child()))
     stream, _ = translation.inputs(rows.columns, node.child(), below[0], timed=timed)
-    attributes = to_list((node if timed_by is None else timed_by).output())
+    attributes = output_of(node if timed_by is None else timed_by)
     output = _output_schema(translation, attributes)
     emitted_time = None
     if timed_by is not None:
@@ -254,7 +253,7 @@ def _function_of(translation: Translator, node: Any) -> Any:
 def _initial_state(translation: Translator, node: Any) -> InitialTable:
     """Return the rows of a node's initial state, which is read now."""
     catalyst, plan = translation.catalyst, node.initialState()
-    output, number = to_list(plan.output()), int(node.initGroupingAttrsLen())
+    output, number = output_of(plan), int(node.initGroupingAttrsLen())
     names = [f"c{place}" for place in range(len(output))]
     frame = catalyst.dataframe(
         catalyst.project(

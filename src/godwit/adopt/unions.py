@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from godwit.adopt.grouped import only_rows
 from godwit.adopt.lanes import ONLY_TIME
-from godwit.adopt.plan import children_of, to_list
+from godwit.adopt.plan import children_of, output_of
 from godwit.api.streams import Stream
 from godwit.operators.passing import PassRows
 from godwit.plan.nodes import CustomNode
@@ -38,10 +38,10 @@ class UnitedSourceRows(PassRows):
 
 def unite(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
     """Translate a union in which a side has the rows of a stateful node."""
-    output = to_list(node.output())
+    output = output_of(node)
     names = [translation.unique(str(attribute.name())) for attribute in output]
     sides = [
-        (child, rows, list(zip(names, to_list(child.output()), strict=True)))
+        (child, rows, list(zip(names, output_of(child), strict=True)))
         for child, rows in zip(children_of(node), below, strict=True)
     ]
     computed = {

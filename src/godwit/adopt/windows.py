@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from godwit.adopt.grouped import leave_out, only_rows
-from godwit.adopt.plan import analysed, children_of, id_of, kind_of, references, to_list
+from godwit.adopt.plan import analysed, children_of, id_of, kind_of, output_of, references, to_list
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.operator import EventTimeOperator
@@ -111,7 +111,7 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
     node = plan.child()
     number = id_of(window)
     if kind_of(node) == "Expand":
-        position = [id_of(a) for a in to_list(node.output())].index(number)
+        position = [id_of(a) for a in output_of(node)].index(number)
         candidates = [to_list(part)[position] for part in to_list(node.projections())]
     else:
         candidates = [e for e in to_list(node.projectList()) if id_of(e) == number]
@@ -120,7 +120,7 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
             return None
     below = children_of(node)[0]
     read = set().union(*(references(e) for e in candidates)) if candidates else set()
-    times = [a for a in to_list(below.output()) if id_of(a) in read]
+    times = [a for a in output_of(below) if id_of(a) in read]
     if len(times) != 1 or str(times[0].dataType().typeName()) != "timestamp":
         return None
     if not references(plan.condition()) <= {*read, number}:
@@ -139,7 +139,7 @@ def _measured(catalyst: Catalyst, windows: Sequence[Any], time: Any) -> TimeWind
     frame = spark.createDataFrame([(number,) for number in micros], "n bigint")
     frame = frame.selectExpr("n", "timestamp_micros(n) AS t")
     plan = analysed(frame)
-    count, moment = to_list(plan.output())
+    count, moment = output_of(plan)
     bound = catalyst.project([count, catalyst.alias(moment, time.name(), time.exprId())], plan)
     parts = [
         catalyst.alias(catalyst.micros(catalyst.field(window, ordinal)), f"w{number}_{ordinal}")
