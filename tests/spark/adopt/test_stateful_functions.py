@@ -85,7 +85,7 @@ def _processor(*, pandas: bool) -> StatefulProcessor:
                 if n is not None:
                     known = self.map.getValue((n,))
                     times = known.times if known is not None else 0
-                    name = f"n{n}" if n < 3 else 2e7 / times  # as text, as Java writes it
+                    name = f"n{n}" if n < 3 else 2e7 / (times + 1)  # as text, as Java writes it
                     self.map.updateValue((n,), (times + 1, name))
                 if n == 3:
                     self.handle.registerTimer(int(ts.timestamp() * 1000) + 60_000)
@@ -124,15 +124,9 @@ def _transform(pandas: bool) -> Callable[[DataFrame], DataFrame]:
 
 
 def _with_initial_state(s: DataFrame) -> DataFrame:
-    """Rows without timers, whose state begins as a table says.
-
-    The processor is so large that Spark broadcasts it, and refers to a broadcast variable.
-    """
-    offsets = s.sparkSession.sparkContext.broadcast({"a": 1000})
+    """Rows without timers, whose state begins as a table says."""
 
     class Total(StatefulProcessor):
-        ballast = bytes(1 << 20)
-
         def init(self, handle: Any) -> None:
             self.total = handle.getValueState("total", "n long")
 
@@ -147,8 +141,7 @@ def _with_initial_state(s: DataFrame) -> DataFrame:
             yield Row(k=key[0], total=total, at=str(times))
 
         def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-            offset = offsets.value.get(key[0], 0)
-            self.total.update((initialState.n + len(initialState.other) + offset,))
+            self.total.update((initialState.n + len(initialState.other),))
 
         def close(self) -> None:
             pass
@@ -167,7 +160,12 @@ def _with_initial_state(s: DataFrame) -> DataFrame:
 
 
 def _group_state(s: DataFrame) -> DataFrame:
-    """A function with a time-out of event time."""
+    """A function with a time-out of event time.
+
+    It is so large that Spark broadcasts it, and refers to a broadcast variable.
+    """
+    names = s.sparkSession.sparkContext.broadcast({"a": "first", None: "none"})
+    ballast = bytes(1 << 20)
 
     def wait(key: Any, frames: Any, state: Any) -> Any:
         before = state.getOption
@@ -180,7 +178,8 @@ def _group_state(s: DataFrame) -> DataFrame:
             state.update(((before[0] if before else 0) + len(frame), None))
             state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 70_000)
             types = [str(dtype) for dtype in frame.dtypes]
-            said = f"{before} {sorted(map(str, frame['ts']))} {types}"
+            name = names.value.get(key[0], len(ballast))
+            said = f"{name} {before} {sorted(map(str, frame['ts']))} {types}"
         yield pd.DataFrame({"n": [len(said)], "k": [key[0]], "said": [said]})
 
     schema = "k string, n long, said string"
