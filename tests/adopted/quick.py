@@ -10,7 +10,11 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import (
+    AnalysisException,
+    PySparkNotImplementedError,
+    StreamingQueryException,
+)
 from tests.support import native
 from tests.support.native import RAW_FILES, Outcome, RefusedBySparkError, plain_rows, session_with
 
@@ -107,6 +111,8 @@ def _natively(query: DataFrame, case: Case, checkpoint: str) -> Outcome:
         table = session.table(name)
         rows = table.collect()  # in the order of the batches
         sink: Any = running._jsq.streamingQuery().sink()
+    except PySparkNotImplementedError as error:
+        raise RefusedBySparkError(str(error)) from error
     finally:
         running.stop()
         session.catalog.dropTempView(name)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
+_LEAST_INTERVAL = -(2**63)
 
 
 class FunctionSpec(Protocol):
@@ -154,6 +155,7 @@ def _kind(dtype: pa.DataType) -> str:
         ("string", pa.types.is_string),
         ("binary", pa.types.is_binary),
         ("date", pa.types.is_date),
+        ("interval", pa.types.is_duration),
     ):
         if test(dtype):
             return kind
@@ -357,6 +359,24 @@ FROM_FLOATS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("double", "decimal"): _floats_to_decimals,
 }
 """Casts that depend on the texts that Java writes."""
+
+
+def intervals_as_text(micros: npt.NDArray[np.int64]) -> list[str]:
+    """Return intervals from days to seconds as SQL writes them."""
+    return [f"INTERVAL '{_shown_interval(number)}' DAY TO SECOND" for number in micros.tolist()]
+
+
+def _shown_interval(micros: int) -> str:
+    """Return an interval as days, a space and a time of day."""
+    if micros == _LEAST_INTERVAL:
+        return "-106751991 04:00:54.775808000"  # as Spark has it
+    days, rest = divmod(abs(micros), _DAY_US)
+    seconds, fraction = divmod(rest, _SECOND_US)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    shown = f".{fraction:06}".rstrip("0") if fraction else ""
+    return f"{'-' if micros < 0 else ''}{days} {clock}{shown}"
+
+
 CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("integer", "integer"): _numbers,
     ("integer", "double"): _to_floats,
@@ -385,6 +405,7 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("date", "string"): _to_text(
         lambda values, _: dates_as_text(values_of(values).astype(np.int64))
     ),
+    ("interval", "string"): _to_text(lambda values, _: intervals_as_text(values_of(values))),
     ("timestamp_ntz", "string"): _to_text(lambda values, _: _times_as_text(values_of(values))),
     ("timestamp_ntz", "date"): lambda values, dtype, _: column_of(
         values_of(values) // _DAY_US, mask_of(values), dtype

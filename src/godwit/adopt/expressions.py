@@ -36,7 +36,7 @@ from godwit.adopt.functions import (
     Lambda,
 )
 from godwit.adopt.java_patterns import java_pattern
-from godwit.adopt.json_texts import has_json
+from godwit.adopt.json_texts import has_json, has_key_text
 from godwit.adopt.plan import (
     KEY_TEXT,
     children_of,
@@ -47,7 +47,7 @@ from godwit.adopt.plan import (
     place_of,
     to_list,
 )
-from godwit.adopt.text_functions import date_format_of, has_key_text, literal_pattern
+from godwit.adopt.text_functions import date_format_of, literal_pattern
 from godwit.columns.python_values import has_instants
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
@@ -234,6 +234,8 @@ class ExpressionReader:
                 pair = types[0].value_type, dtype.value_type
             if any(map(pa.types.is_temporal, pair)):
                 _check_zone(zone)
+            if pa.types.is_string(pair[1]):
+                _check_intervals(children[0])
             if not is_proven(*pair, zone):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
             options = (self.shortest,)
@@ -633,7 +635,18 @@ def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
     dtype = reader.type_of(value.dataType())
     if not has_key_text(dtype):
         raise ValueError(f"the text of a key of type {dtype}")
-    return Function(name="KeyText", arguments=(reader.read(value),), dtype=pa.string())
+    _check_intervals(value)
+    options = (reader.shortest,)
+    return Function(
+        name="KeyText", arguments=(reader.read(value),), dtype=pa.string(), options=options
+    )
+
+
+def _check_intervals(expression: Any) -> None:
+    """Raise `ValueError` for intervals whose texts have other parts than days and a time."""
+    text = str(expression.dataType().simpleString())
+    if "interval" in text.replace("interval day to second", ""):
+        raise ValueError("the text of an interval of other fields than DAY TO SECOND")
 
 
 def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression:

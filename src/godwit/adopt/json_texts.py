@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from godwit.adopt.casts import dates_as_text, decimals_as_text, local_times
+from godwit.adopt.casts import dates_as_text, decimals_as_text, intervals_as_text, local_times
 from godwit.adopt.java_numbers import text_of
 from godwit.columns.arrays import values_of
 
@@ -27,6 +27,8 @@ _ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
     for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
 }
 """Code of a character that JSON has not as it is → its text, as Spark writes it."""
+_EXACT = ""
+"""Zone of the texts of keys: times in UTC, with microseconds."""
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
 
@@ -48,6 +50,19 @@ def has_json(dtype: pa.DataType) -> bool:
 def to_json(call: FunctionSpec, values: pa.Array) -> pa.Array:
     """Return values as JSON; ``options[0]``: whether Java writes the shortest texts of floats."""
     return pa.array(_texts(values, call.zone, call.options[0]), pa.string())
+
+
+def has_key_text(dtype: pa.DataType) -> bool:
+    """Return whether values of a type have their text as a group key here (`key_texts`)."""
+    if pa.types.is_list(dtype):
+        return has_key_text(dtype.value_type)
+    return bool(pa.types.is_duration(dtype) or has_json(dtype))
+
+
+def key_texts(call: FunctionSpec, values: pa.Array) -> pa.Array:
+    """Return values as the texts in JSON that they are as group keys (`Catalyst.key_text`)."""
+    texts = _texts(values, _EXACT, call.options[0])
+    return pa.array([None if text is None else f'{{"key":{text}}}' for text in texts], pa.string())
 
 
 def _texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None]:
@@ -84,6 +99,8 @@ def _texts_of_valid(values: pa.Array, zone: str, shortest: bool) -> Iterable[str
         return [*map(quoted, encoded)]
     if pa.types.is_decimal(dtype):
         return decimals_as_text(values, "wrap")
+    if pa.types.is_duration(dtype):
+        return [*map(quoted, intervals_as_text(np.where(_valid(values), values_of(values), 0)))]
     if pa.types.is_temporal(dtype):
         return _times(values, zone)
     numbers = values_of(values).tolist()
@@ -122,6 +139,10 @@ def _times(values: pa.Array, zone: str) -> list[str]:
         days = np.where(_valid(values), values_of(values), 0).astype(np.int64)
         return [f'"{day}"' for day in dates_as_text(days)]
     moments = np.where(_valid(values), values_of(values), 0)
+    if zone == _EXACT:
+        clock = np.datetime_as_string((moments % _DAY_US).astype("M8[us]")).tolist()
+        days = dates_as_text(moments // _DAY_US)
+        return [f'"{day} {time[11:]}"' for day, time in zip(days, clock, strict=True)]
     shown = np.where(_valid(values), local_times(values, zone), 0)
     clock = np.datetime_as_string((shown % _DAY_US // 1000).astype("M8[ms]")).tolist()
     dates = dates_as_text(shown // _DAY_US)

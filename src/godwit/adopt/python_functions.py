@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 from pyspark.util import PythonEvalType
 
@@ -281,15 +282,24 @@ def _task(
     broadcasts: dict[int, bytes],
 ) -> PythonTask:
     """Return functions as they are called together."""
-    settings = ((name, reader.conf.get(name, None)) for name in _SETTINGS)
+    settings = ((name, _setting(reader, name)) for name in _SETTINGS)
     return PythonTask(
         eval_type=eval_type,
         functions=tuple(functions),
         arguments=StructType(list(arguments)),
-        settings=tuple((name, str(value)) for name, value in settings if value is not None),
+        settings=tuple((name, value) for name, value in settings if value is not None),
         broadcasts=tuple(broadcasts.items()),
         shortest=reader.shortest,
     )
+
+
+def _setting(reader: ExpressionReader, name: str) -> str | None:
+    """Return a setting of the session, which may be its default; ``None``: it has none."""
+    try:
+        value = reader.conf.get(name)
+    except PySparkException:  # of a setting that this version of Spark does not know, too
+        return None
+    return None if value is None else str(value)
 
 
 def _read_function(reader: ExpressionReader, udf: Any) -> tuple[bytes, dict[int, bytes]]:

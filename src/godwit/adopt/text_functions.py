@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.adopt.casts import local_times, year_as_text
-from godwit.adopt.json_texts import quoted, to_json
+from godwit.adopt.json_texts import key_texts, to_json
 from godwit.columns.arrays import mask_of
 
 if TYPE_CHECKING:
@@ -68,27 +68,6 @@ def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
         return each(apply, call.dtype, *columns)
 
     return evaluate
-
-
-def has_key_text(dtype: pa.DataType) -> bool:
-    """Return whether `key_text` gives the text of values of a type that Spark gives."""
-    if pa.types.is_list(dtype):
-        return has_key_text(dtype.value_type)
-    return bool(pa.types.is_string(dtype) or pa.types.is_integer(dtype) or dtype == pa.bool_())
-
-
-def key_text(value: Any) -> str:
-    """Return an array as the text in JSON that it has as a group key (`Catalyst.key_text`)."""
-    return f'{{"key":{_json(value)}}}'
-
-
-def _json(value: Any) -> str:
-    """Return a value as JSON, letter by letter as Spark writes it."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_json, value))}]"
-    if isinstance(value, str):
-        return quoted(value)
-    return "null" if value is None else str(value).lower()
 
 
 def _padded(text: str, length: int, pad: str, *, left: bool) -> str:
@@ -303,7 +282,7 @@ TEXTS: dict[str, Callable[..., Any]] = {
     "DateFormatClass": _formatted,
     "Hex": _per_row(_hexadecimal),
     "InitCap": _per_row(_capitalised),
-    "KeyText": _per_row(key_text),
+    "KeyText": key_texts,
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from tests.support.drawn_expressions import Comparison, compare_drawn
 from tests.support.long_tests import minutes_long
 
-from godwit.adopt.plan import Catalyst, analysed, to_list
+from godwit.adopt.plan import Catalyst, analysed, output_of, to_list
 from godwit.adopt.stateless import read_stateless
 from godwit.model.errors import EpochFailedError, UnsupportedQueryError
 
@@ -102,6 +102,37 @@ def test_elements_of_arrays_and_maps_become_rows(spark: SparkSession) -> None:
         assert sorted(map(repr, zip(*result.values(), strict=True))) == sorted(
             map(repr, zip(*theirs.values(), strict=True))
         )
+
+
+def test_texts_of_intervals_and_of_keys_are_those_of_spark(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "select i, array(i, null) as l, array(x, null, double('NaN'), -0.0D) as f, "
+        "array(named_struct('x', x, 't', timestamp_millis(int(x)), "
+        "'n', timestamp_ntz'2024-01-01 01:02:03.4', 'd', date_from_unix_date(int(x)), "
+        "'e', array(string(x)))) as s "
+        "from (select x, make_dt_interval(0, 0, 0, x) as i from values (0.0D), (-1.5D), "
+        "(86399.999999D), (-90061D), (3e9D / 4), (null) as v(x)) union all select interval "
+        "'-106751991 04:00:54.775808' day to second, null, null, null"
+    )
+    catalyst, plan = Catalyst(spark), analysed(rows)
+    output = output_of(plan)
+    keys = [catalyst.alias(catalyst.key_text(a), a.name()) for a in output]
+    for texts in (keys, [catalyst.alias(catalyst.text(output[0]), "i")]):
+        projected = catalyst.project(texts, plan)
+        part = read_stateless(catalyst, projected, (0,), output)
+        theirs = catalyst.dataframe(projected).toArrow().to_pydict()
+        assert part(rows.toArrow()).to_pydict() == theirs
+    hours = rows.selectExpr("cast(cast(i as interval hour to second) as string) as it")
+    with pytest.raises(UnsupportedQueryError, match="of other fields than DAY TO SECOND"):
+        part_of(spark, rows, hours)
+
+
+def test_a_python_function_runs_where_no_time_zone_is_set(spark: SparkSession) -> None:
+    session = spark.newSession()
+    session.conf.unset("spark.sql.session.timeZone")
+    rows = session.range(3)
+    after = rows.select(sf.udf(lambda n: n + 1, "long", useArrow=True)("id").alias("more"))
+    assert part_of(session, rows, after)(rows.toArrow()).column(0).to_pylist() == [1, 2, 3]
 
 
 def test_a_static_table_is_joined_as_spark_joins_it(
