@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
-_LEAST_INTERVAL = -(2**63)
 
 
 class FunctionSpec(Protocol):
@@ -368,8 +367,6 @@ def intervals_as_text(micros: npt.NDArray[np.int64]) -> list[str]:
 
 def _shown_interval(micros: int) -> str:
     """Return an interval as days, a space and a time of day."""
-    if micros == _LEAST_INTERVAL:
-        return "-106751991 04:00:54.775808000"  # as Spark has it
     days, rest = divmod(abs(micros), _DAY_US)
     seconds, fraction = divmod(rest, _SECOND_US)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
