@@ -16,6 +16,7 @@ import pytest
 
 import godwit as gw
 from godwit.local.run import LocalRun
+from godwit.migration.coordinator import Coordinator
 from godwit.model.errors import (
     CheckpointInUseError,
     CheckpointMismatchError,
@@ -32,6 +33,8 @@ from godwit.placement import planner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from godwit.migration.messages import MigrationRequested
 
 ORDERS = "symbol string, price double, ts timestamp"
 DAY = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
@@ -327,6 +330,24 @@ def test_migrations_of_a_placement_have_ended_when_the_call_returns() -> None:
         begun = run.placement.begin_plan("totals", "3", None, None)
         assert begun.wait().outcome == "finished"
         assert run.placement.assignments["totals"].num_owned == {"1": 0, "2": 0, "3": 8}
+
+
+def test_a_migration_with_bounds_leaves_no_choice_to_move_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[bool] = []
+    migrate = Coordinator.migrate
+
+    def asked(coordinator: Coordinator, request: MigrationRequested) -> None:
+        chosen.append(request.chooses)
+        migrate(coordinator, request)
+
+    monkeypatch.setattr(Coordinator, "migrate", asked)
+    with gw.testing.cluster(market(), executors=2) as run:
+        run.migrate({0: "2"}, component="totals")
+        run.migrate({0: "1"}, component="totals", bounds=gw.migration.Bounds())
+        run.migrate({0: "2"}, component="totals", strategy="live")
+    assert chosen == [True, False, False]
 
 
 @pytest.mark.parametrize("how", ["repartition", "restart"])

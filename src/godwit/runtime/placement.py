@@ -492,7 +492,8 @@ class QueryPlacement:
                     component=name,
                     target=target,
                     strategy=chosen,
-                    chooses=strategy is None,
+                    # At once would be against bounds that someone gave.
+                    chooses=strategy is None and bounds is None,
                     bounds=limits,
                     loads=coordinator.recent_load.mean_busy_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},

@@ -661,7 +661,8 @@ class Query:
             or ``"on_demand"`` if epochs become faster by it, as measured.
         bounds
             Limits on the key groups and bytes that are in flight at once; see
-            `godwit.migration.Bounds`, whose defaults apply without it.
+            `godwit.migration.Bounds`, whose defaults apply without it. With it, the default of
+            `strategy` is never ``"on_demand"``, by which all key groups switch at once.
 
         Returns
         -------
