@@ -101,7 +101,7 @@ def test_rows_that_wait_for_a_copy_are_the_pause_of_a_recovery() -> None:
 
 
 def test_the_longer_epoch_is_the_pause_of_a_recovery_on_demand() -> None:
-    lost = {"component": "by_plane", "key_groups": (1, 2), "on_demand": True}
+    lost: dict[str, Any] = {"component": "by_plane", "key_groups": (1, 2), "on_demand": True}
     state = after(
         [epoch(0), epoch(1, took_ms=250.0), event(events.KeyGroupsLoaded, epoch=1, **lost)]
     )
