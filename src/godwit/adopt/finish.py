@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, Written, value_of
-from godwit.adopt.plan import Catalyst, analysed, children_of, id_of, kind_of, output_of, to_list
+from godwit.adopt.plan import (
+    Catalyst,
+    analysed,
+    children_of,
+    id_of,
+    is_narrow_interval,
+    kind_of,
+    output_of,
+    to_list,
+)
 from godwit.adopt.stateless import read_stateless
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import listing
@@ -142,6 +151,8 @@ def _bound(catalyst: Catalyst, column: PlacedColumn, by_name: dict[str, Any]) ->
     """Return a named expression that has the values and the id of a column of Spark's plan."""
     attribute = column.attribute
     value = _spark_value(catalyst, column.place, by_name)
+    if is_narrow_interval(attribute.dataType()):
+        value = catalyst.cast(value, attribute.dataType())
     return catalyst.alias(value, attribute.name(), attribute.exprId())
 
 

@@ -174,6 +174,15 @@ def type_of(expression: Any) -> DataType:
     return _parse_datatype_json_string(expression.dataType().json())
 
 
+def is_narrow_interval(dtype: Any) -> bool:
+    """Return whether one of the JVM's types has intervals of other fields than DAY TO SECOND.
+
+    Arrow has one type for all of them.
+    """
+    name = kind_of(dtype)
+    return name == "DayTimeIntervalType" and str(dtype.simpleString()) != "interval day to second"
+
+
 def is_keyed_by_text(dtype: DataType) -> bool:
     """Return whether a key of a type is a text (`Catalyst.key_text`), as operators have no such."""
     return isinstance(dtype, ArrayType | MapType | DayTimeIntervalType)

@@ -44,6 +44,7 @@ from godwit.adopt.plan import (
     children_of,
     conjuncts,
     id_of,
+    is_narrow_interval,
     kind_of,
     output_of,
     place_of,
@@ -432,7 +433,10 @@ class Translation:
             PlacedColumn(attribute=attribute, place=name)
             for attribute, name in zip(attributes, names, strict=True)
         )
-        if all(str(a.name()) == name for a, name in zip(attributes, names, strict=True)):
+        if all(
+            str(attribute.name()) == name and not is_narrow_interval(attribute.dataType())
+            for attribute, name in zip(attributes, names, strict=True)
+        ):
             return Adopted(stream=stream, columns=columns)
         plan = self.catalyst.project(attributes, self.catalyst.one_row())
         return Adopted(stream=stream, columns=columns, plan=plan, path=(0,))

@@ -183,11 +183,11 @@ def test_aggregate_functions_give_what_spark_gives(spark: SparkSession) -> None:
 def _of_intervals(s: DataFrame) -> DataFrame:
     """Return sums and means of intervals by an interval of months."""
     return s.sparkSession.sql(
-        "SELECT cast(y AS string), c.z IS NULL AS z, total, mean, several, x FROM ("
+        "SELECT cast(y AS string), c.z IS NULL AS z, total, mean, several, days, x FROM ("
         "SELECT make_ym_interval(0, 7 * n) AS y, named_struct('z', CAST(INTERVAL '1' YEAR * n AS "
         "INTERVAL YEAR)) AS c, sum(make_dt_interval(-n, 0, 0, v)) AS total, count(*) AS x, "
-        "avg(make_dt_interval(0, n, 0, v / 7)) AS mean, try_sum(INTERVAL '1' DAY * v) AS several "
-        "FROM {s} GROUP BY ALL)",
+        "avg(make_dt_interval(0, n, 0, v / 7)) AS mean, try_sum(INTERVAL '1' DAY * v) AS several, "
+        "max(date(ts) - DATE'2023-12-24') AS days FROM {s} GROUP BY ALL)",
         s=s,
     )
 
