@@ -92,8 +92,8 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
     if kind in {"CollectList", "CollectSet", "CollectUnion"} and not _ignores_nulls(function):
         raise refused(kind, "it collects nulls too (RESPECT NULLS)")
     if kind in {"Average", "Sum"} and kind_of(argument.dataType()) == "DayTimeIntervalType":
-        overflow = "null" if _overflow(function) == "null" else "error"
-        return lambda name: IntervalSum(column=name, overflow=overflow, is_mean=kind == "Average")
+        of_sum: Overflow = "null" if _overflow(function) == "null" else "error"
+        return lambda name: IntervalSum(column=name, overflow=of_sum, is_mean=kind == "Average")
     if kind == "Sum":
         overflow = _overflow(function)
         return lambda name: gw.sum_as(name, overflow)

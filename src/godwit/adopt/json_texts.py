@@ -136,8 +136,8 @@ def _grouped(lists: pa.Array, texts: list[str]) -> Iterable[list[str]]:
 def _times(values: pa.Array, zone: str) -> list[str]:
     """Return dates and times as text."""
     if pa.types.is_date(values.type):
-        days = np.where(_valid(values), values_of(values), 0).astype(np.int64)
-        return [f'"{day}"' for day in dates_as_text(days)]
+        numbers = np.where(_valid(values), values_of(values), 0).astype(np.int64)
+        return [f'"{day}"' for day in dates_as_text(numbers)]
     moments = np.where(_valid(values), values_of(values), 0)
     if zone == _EXACT:
         clock = np.datetime_as_string((moments % _DAY_US).astype("M8[us]")).tolist()
