@@ -86,6 +86,8 @@ class RowLimit:
 
     def __init__(self, longest_s: float) -> None:  # set time of an epoch
         self._longest_s = longest_s
+        self.applies = math.isfinite(longest_s)
+        """True if a time is set, without which no limit is measured."""
         self._shares: Mapping[str, float] = {}  # source → its share of the last epoch's rows
         self._fixed_s = 0.0  # of an epoch
         self._measured: tuple[int, float] | None = None  # limit by the last epoch, and its time
@@ -109,7 +111,7 @@ class RowLimit:
         limits = self.per_source(rows_of) or {}
         self.cut = any(counts.get(source, 0) >= _CUT * most for source, most in limits.items())
         rows = sum(counts.values())
-        if not rows or len(counts) < len(rows_of) or took_s <= 0 or math.isinf(self._longest_s):
+        if not rows or len(counts) < len(rows_of) or took_s <= 0 or not self.applies:
             return
         self._shares = {source: count / rows for source, count in counts.items()}
         if self._moved:

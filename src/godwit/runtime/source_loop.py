@@ -249,7 +249,7 @@ class SourceLoop(EpochDriver):
             self._go_round()
             self._waiters.set_targets()
             if self._waiters and not self._run.is_pending:
-                self._waiters.release_finished(self._run.loop.finish_delivery)
+                self._waiters.release_finished(self._finish_available)
             if self._run_input_epoch() or self._run_quiet_epoch():
                 continue
             self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
@@ -259,6 +259,13 @@ class SourceLoop(EpochDriver):
             self._figures.measure_lag()
             pause_s = self._pace.pause_s(thread_time() - began_cpu_s)
             self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
+
+    def _finish_available(self) -> None:
+        """Deliver the last epoch of all rows that were there when someone began to wait."""
+        self._run.loop.finish_delivery()
+        self._has_rows = False
+        if not self._pace.interval_s:
+            self._message = "Waiting for data to arrive"
 
     def _end_input_at(self, ends: Mapping[str, Any]) -> str:
         """Let the input end; return the reason why that is refused, or an empty text."""
@@ -279,7 +286,8 @@ class SourceLoop(EpochDriver):
             return self._run_round(due=False)
         began_s = time.monotonic()
         once = is_once(self._trigger)
-        self._limit.adapt(self._run.placement_change())
+        if self._limit.applies:
+            self._limit.adapt(self._run.placement_change())
         limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
         asked_us = now_us()
         planned = self._positions.plan(num_tasks(self._run), limits=limits, everything=once)
