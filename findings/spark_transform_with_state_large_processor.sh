@@ -60,4 +60,4 @@ wrong = small == [("a", 2)] and large == "fails: BROADCAST_VARIABLE_NOT_LOADED"
 print("a large processor does not start" if wrong else "this has changed")
 raise SystemExit(0 if wrong else 1)
 PYTHON
-"$work/env/bin/python" "$work/look.py" "$work" 2>/dev/null
+PYSPARK_PYTHON="$work/env/bin/python" "$work/env/bin/python" "$work/look.py" "$work" 2>/dev/null

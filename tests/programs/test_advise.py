@@ -70,7 +70,8 @@ def test_the_hot_partition_of_a_real_run_is_found(
     assert (query["name"], query["batches"]) == ("hot", 2)
     (operator,) = query["operators"].values()
     assert operator["rows"] == 61
-    assert stage["bound_s"] <= stage["moved_s"] <= stage["as_run_s"]
+    # Of measured times, which both sides round.
+    assert stage["bound_s"] <= stage["moved_s"] <= 1.01 * stage["as_run_s"]
 
 
 def test_a_real_log_that_is_cut_short_gives_what_came_before(

@@ -154,7 +154,9 @@ def migrate_to_last(simulation: Simulation, strategy: Strategy, bounds: Bounds) 
 
 
 @pytest.mark.parametrize(
-    "strategy", [strategy for strategy in Strategy if not strategy.activates_standby]
+    "strategy",
+    # A simulated checkpoint has no blocks from which lanes could fetch entries.
+    [s for s in Strategy if not s.activates_standby and s is not Strategy.ON_DEMAND],
 )
 def test_key_groups_migrate_within_bounds_and_no_row_is_lost(strategy: Strategy) -> None:
     simulation = Simulation(scenario(), seed=1)
