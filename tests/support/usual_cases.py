@@ -172,11 +172,11 @@ def leave_out_long_cases(config: pytest.Config, items: list[pytest.Item]) -> Non
         file, _, test = item.nodeid.partition("::")
         cases[file, test.partition("[")[0]].append(item)
     left_out = set()
-    for (file, test), found in cases.items():
+    for (file, test), all_items in cases.items():
         number = USUAL.get(file, {}).get(test)
         if number is not None:
-            usual = {i * len(found) // number for i in range(number)}
-            left_out |= {item for i, item in enumerate(found) if i not in usual}
+            usual = {i * len(all_items) // number for i in range(number)}
+            left_out |= {item for i, item in enumerate(all_items) if i not in usual}
     for file in {file for file, _ in cases} & USUAL.keys():
         missing = [test for test in USUAL[file] if (file, test) not in cases]
         assert not missing or any("::" in argument for argument in config.args), (file, missing)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, Written, value_of
+from godwit.adopt.lanes import Adopted, Packed, Place, PlacedColumn, ValueAsText, value_of
 from godwit.adopt.plan import (
     Catalyst,
     analysed,
@@ -114,7 +114,7 @@ def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
         return _chosen(expression.child(), places)
     if kind == "AttributeReference":
         place = places.get(id_of(expression))
-        return None if isinstance(place, Written) else place
+        return None if isinstance(place, ValueAsText) else place
     if kind == "GetStructField":
         inner = _chosen(expression.child(), places)
         if isinstance(inner, Packed) and inner.is_null is None:
@@ -137,7 +137,7 @@ def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> A
     """Return the expression of Spark's for the values at a place; `by_name`: columns."""
     if isinstance(place, str):
         return by_name[place]
-    if isinstance(place, Written):
+    if isinstance(place, ValueAsText):
         return catalyst.cast(by_name[place.column], place.dtype)
     struct = catalyst.struct(
         (name, _spark_value(catalyst, part, by_name)) for name, part in place.fields

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import DoubleType, FloatType, StructType, YearMonthIntervalType
 
-from godwit.adopt.lanes import Packed, Place, PlacedColumn, Written
+from godwit.adopt.lanes import Packed, Place, PlacedColumn, ValueAsText
 from godwit.adopt.plan import (
     SESSION_WINDOW,
     WATERMARK_DELAY,
@@ -157,7 +157,7 @@ class GroupKeys:
             own = translation.unique(f"{name}_text")
             self.columns.append((own, catalyst.text(expression)))
             names.append(own)
-            return Written(column=own, dtype=expression.dataType())
+            return ValueAsText(column=own, dtype=expression.dataType())
         if not isinstance(dtype, StructType):
             translation.check_key(expression, name, dtype)
             own = translation.unique(name)

@@ -1,4 +1,4 @@
-"""What Java makes of unpickled values: their texts, and the order of the items of a map.
+"""Texts of unpickled values as Java writes them, and the order of the items of its maps.
 
 A map is a ``java.util.HashMap``, so its items come in the order of their hash codes.
 """

@@ -36,14 +36,14 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ValueAsText:
     """A value of a type that Arrow does not have, as the text from which Spark's cast makes it."""
 
     column: str
     dtype: Any  # one of the JVM's
 
 
-Place: TypeAlias = "str | Packed | Written"
+Place: TypeAlias = "str | Packed | ValueAsText"
 """Column of a stream that has a value, or the columns of a struct."""
 
 
@@ -161,7 +161,7 @@ def value_of(place: Place, rows: pa.Table) -> pa.Array:
     """Return the values at a place as one column."""
     if isinstance(place, str):
         return rows[place].combine_chunks()
-    if isinstance(place, Written):
+    if isinstance(place, ValueAsText):
         return rows[place.column].combine_chunks()
     parts = [value_of(part, rows) for _, part in place.fields]
     mask = None if place.is_null is None else rows[place.is_null].combine_chunks().fill_null(True)

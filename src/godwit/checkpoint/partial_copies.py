@@ -55,7 +55,10 @@ Mask = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.uint64]
 
 FROM_BYTES: int = 16 << 20
-"""Default of `Touched.min_bytes`, and of a lane's share of a migration on demand."""
+"""Bytes of state that a lane lacks from which on it reads touched keys first (`Touched`).
+
+As many has one lane to get for a migration on demand.
+"""
 _READ_BYTES: Final = 64 << 20  # of blocks, at once
 _MAX_BLOCKS: Final = 30_000  # of a process: each is a mapping, of which it may have 65,530
 _PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted

@@ -38,6 +38,7 @@ _SUFFIX = ".table"
 _SPARE = 1 << 16
 """Number of the second table of lane 0."""
 _MANY_KEYS = 1 << 17
+"""Number of keys of a table above which others go to a second one; see `LocalState.spare_homes`."""
 
 
 KeyGroups = npt.NDArray[np.int64]
