@@ -1,7 +1,7 @@
 // Guides and the reference come before design pages, which explain why Godwit works as it does.
 var Scorer = {
   score: ([page, title, anchor, description, score]) => {
-    if (/^(design|decisions)\//.test(page)) return score - 100;
+    if (/^design\//.test(page)) return score - 100;
     if (/^(guide|reference)\/|^(tutorial|why|howto)$/.test(page)) return score + 10;
     return score;
   },

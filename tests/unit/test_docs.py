@@ -1,4 +1,4 @@
-"""Everything that the documents name exists: files, anchors, sections of design pages."""
+"""Everything that the documents name exists: files, anchors, public names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "lab"),
     *sorted((ROOT / "lab").glob("*/*.md")),
 ]
-DESIGN = ROOT / "docs/design"
 SOURCE = ROOT / "src" / "godwit"
 
 
@@ -64,26 +63,6 @@ def test_tests_that_hold_a_row_of_the_papers_exist() -> None:
     for path, test in named:
         file = path or file
         assert f"def {test}(" in (ROOT / file).read_text(), test
-
-
-def sections_by_decision() -> dict[str, set[str]]:
-    """Return number → sections of design pages that come from it, as links."""
-    sections: dict[str, set[str]] = {}
-    for page in DESIGN.glob("*.md"):
-        for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
-            title, _, text = section.partition("\n")
-            [sources] = re.findall(r"^\*From ([\d, ]+)\.\*$", text, re.MULTILINE) or [""]
-            anchor = slug(title)
-            for number in re.findall(r"\d{4}", sources):
-                sections.setdefault(number, set()).add(f"../design/{page.name}#{anchor}")
-    return sections
-
-
-def test_every_decision_leads_to_its_sections_of_design_pages() -> None:
-    text = (ROOT / "docs/decisions/README.md").read_text()
-    rows = re.findall(r"^\| (\d{4}) \| (.*) \|$", text, re.MULTILINE)
-    listed = {number: {*re.findall(r"\]\(([^)]+)\)", links)} for number, links in rows}
-    assert listed == sections_by_decision()
 
 
 def test_pages_that_the_source_names_exist() -> None:
