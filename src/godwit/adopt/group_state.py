@@ -210,8 +210,9 @@ class _Calls:
         timed_out: bool,
     ) -> list[pd.DataFrame]:
         """Call the function for one key; return the DataFrames that it returned."""
-        exists = self._cells.exists(group)
-        value = self._rows.to_tuple(self._cells.read(group)) if exists else None
+        record = self._cells.value_or_none(group)
+        exists = record is not None
+        value = self._rows.to_tuple(record) if exists else None
         state = GroupState(
             optionalValue=value,  # type: ignore[arg-type]
             batchProcessingTimeMs=self._clock_ms,

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import Row
 
+from godwit.adopt.row_cursors import Cursors
 from godwit.columns.python_values import UTC, instants_of, python_values
 from godwit.model.errors import UserFunctionError
 
@@ -82,8 +83,13 @@ class RowForm(ABC):
         order: npt.NDArray[np.integer],
         starts: list[int],
         of_keys: Mapping[int, Sequence[Any]],  # number of a column → its value for each key  # noqa: ARG002
+        read: tuple[str, ...] | None = None,  # noqa: ARG002
     ) -> KeyBatches:
-        """Return the rows of an epoch; `order`: their numbers, ordered by key."""
+        """Return the rows of an epoch; `order`: their numbers, ordered by key.
+
+        `read`: columns that are all that is read of a row, one row at a time; ``None``: it is not
+        known.
+        """
         return self.ordered(rows.take(pa.array(order)), starts)
 
     def by_key(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Mapping[Any, Iterator[Any]]:
@@ -171,10 +177,12 @@ class _RowBatches(KeyBatches):
         columns: list[list[Any]],
         starts: list[int],
         of_keys: Mapping[int, Sequence[Any]] = MappingProxyType({}),
+        cursors: Cursors | None = None,  # over these columns; ``None``: they are all of `names`
     ) -> None:
         super().__init__(starts)
+        self._cursors = cursors
         self._columns, self._of_keys = columns, of_keys
-        self._make = functools.partial(tuple.__new__, _row_class(tuple(names)))
+        self._row_class = itertools.repeat(_row_class(tuple(names)))
 
     def rows(self, group: int) -> Iterator[Any] | None:
         first, end = self._starts[group], self._starts[group + 1]
@@ -183,11 +191,13 @@ class _RowBatches(KeyBatches):
         values: list[Iterable[Any]] = [column[first:end] for column in self._columns]
         for place, value in self._of_keys.items():
             values[place] = itertools.repeat(value[group], end - first)
-        return map(self._make, zip(*values, strict=True))
+        if self._cursors is not None:
+            return self._cursors.over(values, end - first)
+        return map(tuple.__new__, self._row_class, zip(*values, strict=True))
 
     def between(self, first: int, end: int) -> Iterator[Any]:
         columns = [column[first:end] for column in self._columns]
-        return map(self._make, zip(*columns, strict=True))
+        return map(tuple.__new__, self._row_class, zip(*columns, strict=True))
 
 
 @functools.lru_cache(maxsize=256)
@@ -212,14 +222,20 @@ class SparkRowForm(RowForm):
         order: npt.NDArray[np.integer],
         starts: list[int],
         of_keys: Mapping[int, Sequence[Any]],
+        read: tuple[str, ...] | None = None,
     ) -> KeyBatches:
         """Return the rows of an epoch; the values of key columns are made once for each key."""
-        taken = pa.array(order)
-        columns: list[list[Any]] = [
-            [] if number in of_keys else python_list(column.take(taken), self.zone)
-            for number, column in enumerate(rows.columns)
+        taken, names = pa.array(order), rows.schema.names
+        numbers = range(len(names)) if read is None else list(map(names.index, read))
+        columns = [
+            [] if number in of_keys else python_list(rows.column(number).take(taken), self.zone)
+            for number in numbers
         ]
-        return _RowBatches(rows.schema.names, columns, starts, of_keys)
+        of_keys = {
+            place: of_keys[number] for place, number in enumerate(numbers) if number in of_keys
+        }
+        cursors = None if read is None else Cursors(read)
+        return _RowBatches(names, columns, starts, of_keys, cursors)
 
     def ordered(self, rows: pa.RecordBatch, starts: list[int]) -> KeyBatches:
         columns = [python_list(column, self.zone) for column in rows.columns]

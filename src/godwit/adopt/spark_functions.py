@@ -264,7 +264,8 @@ class KeyCalls:
         restore: Callable[[int], None],  # of a key's states
     ) -> None:
         self._operator, self._lane, self._called, self._restore = operator, lane, called, restore
-        self._timers = [list(key.timers) for key in called]  # before the calls
+        diverts = lane.failed is not None
+        self._timers = [list(key.timers) for key in called] if diverts else []  # before the calls
         self._emitted: list[Any] = []
         self._ends: list[int] = []  # number of emitted elements after each key
 
@@ -282,6 +283,29 @@ class KeyCalls:
                 self._ends.append(len(self._emitted))
             begin = end
             meter.end_key_group()
+
+    def run_one_each(
+        self,
+        keys: Sequence[tuple[Any, ...]],  # as the user's code gets them
+        meter: Meter,
+        function: Callable[..., Any],
+        text: str,  # the call, for errors
+        call: Callable[[int], Iterable[Any]],  # calls the function for a key with rows
+    ) -> None:
+        """Run one call for every key: as `run`, if no other is due and none may be diverted."""
+        assert self._lane.failed is None, "a failed call stops the query"
+        emitted, ends = self._emitted, self._ends
+        begin = group = 0
+        try:
+            for end in meter.ends:
+                for group in range(begin, end):
+                    emitted.extend(call(group))
+                    ends.append(len(emitted))
+                begin = end
+                meter.end_key_group()
+        except BaseException as error:
+            name = self._operator.name
+            raise function_failed(name, function, keys[group], error, called=text) from error
 
     def _call_key(
         self, key: tuple[Any, ...], group: int, of_key: Callable[[int], Iterator[KeyCall]]

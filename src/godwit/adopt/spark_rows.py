@@ -59,6 +59,7 @@ _LONGS: Final = (
     spark.DayTimeIntervalType,
 )
 _FLOAT: Final = struct.Struct("<f")
+_PLAIN_ROWS: Final = frozenset([tuple, list, spark.Row])
 _SCALARS: Final = frozenset([bool, int, float, str, bytes, dt.datetime, type(None)])
 
 
@@ -129,7 +130,7 @@ class SparkRows:
 
     def to_record(self, row: Any) -> Any:
         """Return the stored record of a row that a processor wrote; raises as `internal`."""
-        if type(row) is tuple and tuple(map(type, row)) == self._exact:
+        if type(row) in _PLAIN_ROWS and tuple(map(type, row)) == self._exact:
             for place, bound in self._bounds:
                 if not -bound <= row[place] < bound:
                     break

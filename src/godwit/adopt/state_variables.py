@@ -380,10 +380,8 @@ class _ValueOfKey(_OfKey, pyspark_states.ValueState):
         return exists
 
     def get(self) -> tuple[Any, ...] | None:
-        group = self._group("getting value state")
-        if not self._cells.exists(group):
-            return None
-        return self._rows.to_tuple(self._cells.read(group))
+        record = self._cells.value_or_none(self._group("getting value state"))
+        return None if record is None else self._rows.to_tuple(record)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         record = _converted("updating value state", self._rows.to_record, newValue)

@@ -17,6 +17,7 @@ import contextlib
 import re
 from dataclasses import dataclass
 from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import Row
 
+from godwit.adopt.row_cursors import columns_read
 from godwit.adopt.row_forms import MAX_CHUNK, batch_of, form_of
 from godwit.adopt.spark_functions import (
     KeyCall,
@@ -65,6 +67,8 @@ TIME_MODES: Final[dict[str, TimeMode]] = {
 CLOCKS: Final = {"None": None, "ProcessingTime": "processing", "EventTime": "event"}
 FIRST_EPOCH: Final = 0
 _NO_STATE: Final = "x_nothing"
+_ROWS: Final = 2  # number of the parameter of ``handleInputRows`` that gets rows, after `self`
+_ROWS_CALL: Final = "handleInputRows(key, rows, timerValues)"
 _PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
 _OTHER: Final = re.compile(r"[^a-z0-9_]|_(?=x)")
 
@@ -286,15 +290,14 @@ class TransformOperator(SparkFunctionOperator):
         with _naming(self.name, processor.init, None, "init(handle)"):
             processor.init(handle)
         handle.state = "INITIALIZED"
-        batches = form.batches(
-            self.shown_rows(data), groups.order, lane.starts, self.columns_of_keys(data, lane)
-        )
+        rows, of_keys = self.shown_rows(data), self.columns_of_keys(data, lane)
+        batches = partial(form.batches, rows, groups.order, lane.starts, of_keys)
         keys = form.keys(lane.keys.select(self.keys.names), lane.tuples)
         due = self.due_us(data.time)
         calls = _Calls(
             self,
             processor,
-            batches,
+            _Rows(processor, rows.schema.names, batches),
             # Calls of a key may be repeated.
             {key: list(rows) for key, rows in self._initial_rows(data, form).items()},
             handle=handle,
@@ -303,15 +306,19 @@ class TransformOperator(SparkFunctionOperator):
             due=due,
             key_names=list(self.columns.key_shown or self.keys.names),
         )
-        of_keys = KeyCalls(self, lane, called, restore)
-        of_keys.run(
-            keys, meter, lambda group: calls.of_key(group, keys[group], called[group].timers)
-        )
+        runner = KeyCalls(self, lane, called, restore)
+        if self.clock is None and not calls.initial and lane.failed is None:
+            call = calls.of_rows(keys)
+            runner.run_one_each(keys, meter, processor.handleInputRows, _ROWS_CALL, call)
+        else:
+            runner.run(
+                keys, meter, lambda group: calls.of_key(group, keys[group], called[group].timers)
+            )
         place.group = -1
         handle.state = "TIMER_PROCESSED"
         with _naming(self.name, processor.close, None, "close()"):
             processor.close()
-        return of_keys.to_batch(form, processor.handleInputRows, due)
+        return runner.to_batch(form, processor.handleInputRows, due)
 
     def _initial_keys(self) -> pa.RecordBatch:
         """Return the key of each row of the initial state."""
@@ -326,6 +333,34 @@ class TransformOperator(SparkFunctionOperator):
         return form.by_key(self._initial_keys(), batch_of(self.spec.initial.rows))
 
 
+class _Rows:
+    """Rows of each key, for the function that ``handleInputRows`` is when they are asked for."""
+
+    def __init__(
+        self,
+        processor: Any,
+        names: list[str],  # of the columns of rows
+        batches: Callable[[tuple[str, ...] | None], KeyBatches],  # by the columns that are read
+    ) -> None:
+        self._processor, self._names, self._batches = processor, names, batches
+        self._by_function: dict[Any, KeyBatches] = {}
+        self._of_function()
+
+    def of_key(self, group: int) -> Iterator[Any] | None:
+        """Return the rows of key number `group`; ``None`` if it has none."""
+        return self._of_function().rows(group)
+
+    def _of_function(self) -> KeyBatches:
+        """Return the rows for the present function; a processor may replace it at any time."""
+        method = self._processor.handleInputRows
+        function = method.__func__ if type(method) is MethodType else None
+        batches = self._by_function.get(function)
+        if batches is None:
+            read = columns_read(function, _ROWS, self._names)
+            batches = self._by_function[function] = self._batches(read)
+        return batches
+
+
 class _Calls:
     """The calls for the keys of one lane and epoch."""
 
@@ -333,7 +368,7 @@ class _Calls:
         self,
         operator: TransformOperator,
         processor: Any,
-        batches: KeyBatches,
+        rows: _Rows,
         initial: Mapping[Any, Iterable[Any]],  # key → rows of its initial state
         *,
         handle: LaneHandle,
@@ -342,10 +377,25 @@ class _Calls:
         due: int,  # timers up to and including this time fire, as they are stored
         key_names: list[str],
     ) -> None:
-        self._operator, self._processor, self._batches = operator, processor, batches
-        self._initial, self._handle, self._place = initial, handle, place
+        self._operator, self._processor, self._rows = operator, processor, rows
+        self.initial, self._handle, self._place = initial, handle, place
         self._times, self._due = times, due
         self._key_row = Row(*key_names)
+
+    def of_rows(self, keys: Sequence[tuple[Any, ...]]) -> Callable[[int], Iterable[Any]]:
+        """Return the function that calls ``handleInputRows`` for a key, by its number."""
+        place, processor, times, rows_of = self._place, self._processor, self._times, self._rows
+
+        def call(group: int) -> Iterable[Any]:
+            """Call it for the rows of a key; return what it emits."""
+            place.group = group
+            rows = rows_of.of_key(group)
+            if rows is None:
+                return ()
+            emitted: Iterable[Any] = processor.handleInputRows(keys[group], rows, times)
+            return emitted
+
+        return call
 
     def of_key(self, group: int, key: tuple[Any, ...], timers: list[int]) -> Iterator[KeyCall]:
         """Yield the calls for one key: initial state, rows, timers that are due.
@@ -355,19 +405,19 @@ class _Calls:
         """
         place, processor, times = self._place, self._processor, self._times
         place.group, place.timers = group, timers
-        for state in self._initial.get(key, ()):
+        for state in self.initial.get(key, ()):
             yield KeyCall(
                 processor.handleInitialState,
                 partial(self._set_initial_state, key, state),
                 "handleInitialState(key, initialState, ...)",
                 diverts=False,
             )
-        rows = self._batches.rows(group)
+        rows = self._rows.of_key(group)
         if rows is not None:
             yield KeyCall(
                 processor.handleInputRows,
                 partial(processor.handleInputRows, key, rows, times),
-                "handleInputRows(key, rows, timerValues)",
+                _ROWS_CALL,
                 has_rows=True,
             )
         for time in [time for time in timers if time <= self._due]:

@@ -53,6 +53,7 @@ LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 _NONE = dt.timedelta(0)
 _DAY_US = 86_400_000_000
 _QUARTER_US = 900_000_000
+_BLOCK = 8192
 _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
@@ -118,25 +119,14 @@ def _at_few_offsets(times: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any] 
 def _aware(local: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any]:
     """Return times as datetimes of a zone whose clock shows them, from years 1 to 9999.
 
-    Datetimes are made of the bytes by which they are pickled: four times as fast as ``replace``.
+    Each is the sum of a datetime and a difference, which Python adds by the clock of the zone: a
+    third of the time of making datetimes of their parts, in blocks that stay in the cache.
     """
-    times = local.astype("datetime64[us]")
-    months, days = times.astype("datetime64[M]"), times.astype("datetime64[D]")
-    month = months.astype(np.int64)
-    year = month // 12 + 1970
-    seconds, micros = np.divmod((times - days).astype(np.int64), 1_000_000)
-    day = (days - months.astype("datetime64[D]")).astype(np.int64) + 1
-    parts = (
-        *(year >> 8, year & 255, month % 12 + 1, day),
-        *(seconds // 3600, seconds // 60 % 60, seconds % 60),
-        *(micros >> 16, micros >> 8 & 255, micros & 255),
-    )
-    pickled = np.empty((len(times), len(parts)), np.uint8)
-    for place, part in enumerate(parts):
-        pickled[:, place] = part
-    states: Any = pickled.view(f"V{len(parts)}").ravel().tolist()
-    make: Any = dt.datetime
-    return list(map(make, states, itertools.repeat(zone)))
+    first, since = itertools.repeat(_EPOCH.replace(tzinfo=zone)), local.view("timedelta64[us]")
+    values: list[Any] = []
+    for begin in range(0, len(since), _BLOCK):
+        values += map(operator.add, first, since[begin : begin + _BLOCK].tolist())
+    return values
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:
@@ -387,7 +377,8 @@ class Columns(dict[str, list[Any]]):
         """Yield rows made of `values`: one list of values per column."""
         if self._of is not None:
             return map(self.row, *values)
-        return map(self.row._make, zip(*values, strict=True))
+        # The same as its ``_make``, without a call of Python.
+        return map(tuple.__new__, itertools.repeat(self.row), zip(*values, strict=True))
 
     def __missing__(self, name: str) -> list[Any]:
         if name not in self.names:
@@ -470,6 +461,11 @@ def python_values(column: pa.Array) -> list[Any]:
     microseconds (or the type's unit) since 1970-01-01 in UTC, and days of a date.
     """
     dtype = column.type
+    if _is_listed_by_numpy(dtype):
+        objects = column.to_numpy(zero_copy_only=False)
+        # One value of a timestamp is NumPy's null.
+        if objects.dtype == np.object_ or np.count_nonzero(np.isnat(objects)) == column.null_count:
+            return cast("list[Any]", objects.tolist())
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
         try:
             fast = pa.types.is_timestamp(dtype) and dtype.tz is not None and dtype.unit == "us"
@@ -482,3 +478,10 @@ def python_values(column: pa.Array) -> list[Any]:
         values[~mask] = None
     listed: list[Any] = values.tolist()
     return listed
+
+
+def _is_listed_by_numpy(dtype: pa.DataType) -> bool:
+    """Return whether NumPy makes the same values of a type as Arrow, in a fraction of the time."""
+    if pa.types.is_timestamp(dtype):
+        return bool(dtype.tz is None and dtype.unit != "ns")
+    return bool(pa.types.is_decimal(dtype) or pa.types.is_date32(dtype))

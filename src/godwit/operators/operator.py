@@ -157,6 +157,8 @@ class OperatorInput:
         Returns the groups of rows; the keys; and, for each of `entries`, the key number of each
         entry.
         """
+        if not entries:
+            return *self.grouped(self.rows.keys.num_columns), []
         own = list(range(num_keys))
         hashes = [self.rows.hashes, *(some.hashes for some in entries)]
         every = pa.concat_batches([self.rows.keys, *(some.keys.select(own) for some in entries)])

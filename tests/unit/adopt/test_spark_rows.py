@@ -28,6 +28,14 @@ def test_a_text_of_state_is_what_java_writes_of_a_value(value: Any, text: str | 
     assert rows.to_tuple(rows.to_record((value, [value]))) == (text, [text])
 
 
+@pytest.mark.parametrize("form", [tuple, list, lambda row: spark.Row(*row)])
+@pytest.mark.parametrize("row", [(1, 2.0, "x"), (2**31, 2.0, "x"), (1, 2, None), (True, 2.0, 3)])
+def test_rows_of_any_form_become_the_record_of_their_fitted_values(form: Any, row: Any) -> None:
+    schema = spark.StructType().add("n", spark.IntegerType()).add("x", spark.DoubleType())
+    rows = SparkRows(schema.add("s", "string"))
+    assert rows.to_record(form(row)) == rows.record_of(rows.internal(row))
+
+
 def test_texts_of_floats_are_those_of_the_java_of_the_driver() -> None:
     rows = SparkRows(spark.StructType().add("s", "string"), shortest=True)
     assert pickle.loads(pickle.dumps(rows)).to_record((2e23,)).s == "2.0E23"

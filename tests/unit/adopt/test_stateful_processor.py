@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, StructField, StructType
 from tests.support.rounds import rounds
-from tests.unit.adopt.processors import OUTPUT, Obeying, Processed, Written, arrow
+from tests.unit.adopt.processors import COLUMNS, OUTPUT, Obeying, Processed, Written, arrow
 
 import godwit as gw
 from godwit.adopt.spark_functions import RowColumns, SparkFunctionOperator
@@ -426,6 +426,26 @@ def test_the_key_is_named_where_the_processor_fails() -> None:
     processed = Processed(Written(value_of("x long"), body))
     with pytest.raises(UserFunctionError, match=r"raised ValueError for key \('a',\): no such"):
         processed.epoch([{"k": "a", "op": "", "x": 1}])
+
+
+def test_calls_that_may_be_diverted_do_what_others_do() -> None:
+    draw = random.Random(1)
+    runs = []
+    for diverts in (False, True):
+        flow = gw.Flow("adopted", num_key_groups=8)
+        rows: Any = flow.source("rows", gw.testing.stream(COLUMNS)).key_by("k")
+        processor = Written(value_of("x long"), says_before)
+        said = rows.transform_with_state(processor, output=OUTPUT, name="op")
+        flow.sink("out", said, gw.sinks.memory())
+        if diverts:
+            flow.divert_errors("failed", said, gw.sinks.noop())
+        runs.append(gw.testing.cluster(flow))
+    for _ in range(3):
+        drawn = [{"k": draw.choice("abcdef"), "op": "", "x": draw.randrange(99)} for _ in range(9)]
+        for run in runs:
+            run.epoch({"rows": drawn})
+    one_call, general = (run.rows("out") for run in runs)
+    assert one_call == general
 
 
 def test_a_call_of_a_keyed_stream_that_there_is_none_of_suggests_another() -> None:

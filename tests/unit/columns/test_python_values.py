@@ -15,7 +15,13 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.declarations import OnTimer
 from godwit.api.flow import LogicalFlow
-from godwit.columns.python_values import in_zone, instants_of, rows_as_tuples, zone_of
+from godwit.columns.python_values import (
+    in_zone,
+    instants_of,
+    python_values,
+    rows_as_tuples,
+    zone_of,
+)
 from godwit.model.errors import UserFunctionError
 from godwit.operators.emitted import Emitted
 from godwit.operators.windows.process import WindowedProcess, call_for_windows
@@ -169,3 +175,34 @@ def test_windows_give_their_bounds_and_take_moments_as_functions_of_keys_do() ->
     )
     assert seen[0].end - seen[0].start == HOUR
     assert output["output"].column(0).to_pylist() == [BEFORE]
+
+
+NUMBERS = [None, 0, 1, -1, 10**5, -(10**5), 10**9, 2**31 - 1, -(2**31)]
+TIMES = [None, 0, -1, 10**12, 10**17, -(10**17), 2**63 - 1, 1 - 2**63, -(2**63), 1_700_000_000]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(NUMBERS, pa.date32()),
+        pa.array(NUMBERS[:6], pa.date32()).slice(1, 4),
+        *[pa.array(TIMES, pa.timestamp(unit)) for unit in ("s", "ms", "us")],
+        *[pa.array(TIMES[1:8], pa.timestamp(unit)) for unit in ("s", "ms", "us")],
+        pa.array(TIMES[:3], pa.timestamp("ns")),
+        pa.array(NUMBERS, pa.int64()).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 11)),
+        pa.array([None, "a", ""]),
+        pa.array([None, b"a", b""]),
+        pa.array([], pa.date32()),
+        pa.nulls(2, pa.timestamp("us")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_values_are_those_of_arrow_or_numbers_where_it_has_none(column: pa.Array) -> None:
+    values = python_values(column)
+    for value, scalar in zip(values, column, strict=True):
+        try:
+            expected = scalar.as_py()
+        except (OverflowError, ValueError):
+            expected = scalar.value
+        assert value == expected
+        assert type(value) is type(expected)

@@ -352,7 +352,8 @@ class ProcessOfStates(KeyedOperator):
         if prepare is not None:
             prepare(lane, cells)
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
-        timers_before = [list(key.timers) for key in called]
+        has_timers = self.clock is not None
+        timers_before = [list(key.timers) for key in called] if has_timers else []
 
         def restore(group: int) -> None:
             """Restore a key's states to what they were before its calls."""
@@ -369,7 +370,7 @@ class ProcessOfStates(KeyedOperator):
             written = of_state.written()
             if written.groups:
                 changed[name] = written.entries(lane)
-        if self.clock is not None:
+        if has_timers:
             pairs = zip(called, timers_before, strict=True)
             differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
             if differ.size:

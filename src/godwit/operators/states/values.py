@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from godwit.operators.states.stored import Cells, LookAhead, OfKey, StoredState, Written
+from godwit.values.checks import UnencodableError
 from godwit.values.codec import HoldsValue, is_immutable
 
 if TYPE_CHECKING:
@@ -88,10 +90,11 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 class _Cell:
     """Value of one key, as read and as changed."""
 
-    __slots__ = ("before", "in_store", "is_new", "value", "was_set")
+    __slots__ = ("before", "decoded", "in_store", "is_new", "value", "was_set")
 
     def __init__(self, before: bytes, *, in_store: bool) -> None:
         self.before = before
+        self.decoded: Any = _UNREAD  # the stored value, if it was decoded with others
         self.in_store = in_store  # also if expired
         self.value: Any = _UNREAD if before else _NONE
         self.is_new = self.was_set = False
@@ -107,6 +110,7 @@ class ValueCells(Cells):
     def start(self, num_keys: int) -> None:
         self._ahead = LookAhead(num_keys)
         self._looked_up: dict[int, _Cell] = {}
+        self._undecoded: list[_Cell] = []  # of the last look-up
 
     def sweep(self, expired: Expired) -> None:
         self.cached.update((group, _Cell(b"", in_store=True)) for group, _ in expired)
@@ -133,7 +137,33 @@ class ValueCells(Cells):
             )
             for row, (key, known) in enumerate(zip(groups, looked.known, strict=True))
         }
+        self._undecoded = [cell for cell in self._looked_up.values() if cell.before]
         self._ahead.record_read(looked.nbytes)
+
+    def _decode(self, group: int, cell: _Cell) -> Any:
+        """Return the stored value of a key; values that were looked up with it are decoded too.
+
+        A value that cannot be decoded is an error only for the key that it is read for.
+        """
+        if cell.decoded is _UNREAD and self._undecoded:
+            together, self._undecoded = self._undecoded, []
+            with contextlib.suppress(UnencodableError):
+                values = self.stored.codec.decode([memoryview(each.before) for each in together])
+                for each, value in zip(together, values, strict=True):
+                    each.decoded = value
+        if cell.decoded is _UNREAD:
+            (value,) = self.stored.decoded([cell.before], lambda _: (self.lane.tuples[group], ""))
+            return value
+        return cell.decoded
+
+    def value_or_none(self, group: int) -> Any:
+        """Return the value of key number `group`; ``None`` if it has none."""
+        cell = self.cached.get(group)
+        if cell is None:
+            cell = self._prefetched_cell(group)
+        if cell.value is _NONE or (cell.is_new and not self.exists(group)):
+            return None
+        return self.read(group) if cell.value is _UNREAD else cell.value
 
     def exists(self, group: int) -> bool:
         """Return whether key number `group` has a value."""
@@ -147,9 +177,7 @@ class ValueCells(Cells):
         """Return the value of key number `group`; a new value if it has none."""
         cell = self._prefetched_cell(group)
         if cell.value is _UNREAD:
-            (cell.value,) = self.stored.decoded(
-                [cell.before], lambda _: (self.lane.tuples[group], "")
-            )
+            cell.value = self._decode(group, cell)
         elif cell.value is _NONE:
             cell.value, cell.is_new = self.stored.new(), True
         return cell.value
