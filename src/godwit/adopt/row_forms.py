@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import Row
 
-from godwit.adopt.row_cursors import Cursors
 from godwit.columns.python_values import UTC, instants_of, python_values
+from godwit.columns.row_cursors import Cursors
 from godwit.model.errors import UserFunctionError
 
 if TYPE_CHECKING:

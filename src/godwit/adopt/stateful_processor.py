@@ -26,7 +26,6 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import Row
 
-from godwit.adopt.row_cursors import columns_read
 from godwit.adopt.row_forms import MAX_CHUNK, batch_of, form_of
 from godwit.adopt.spark_functions import (
     KeyCall,
@@ -38,6 +37,7 @@ from godwit.adopt.spark_functions import (
 )
 from godwit.adopt.spark_rows import KEY_TYPES, VALUE_TYPES, check_types
 from godwit.adopt.state_variables import DeclaringHandle, LaneHandle, Place, TimeMode, Variable
+from godwit.columns.row_cursors import columns_read
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
@@ -67,7 +67,7 @@ TIME_MODES: Final[dict[str, TimeMode]] = {
 CLOCKS: Final = {"None": None, "ProcessingTime": "processing", "EventTime": "event"}
 FIRST_EPOCH: Final = 0
 _NO_STATE: Final = "x_nothing"
-_ROWS: Final = 2  # number of the parameter of ``handleInputRows`` that gets rows, after `self`
+_ROWS: Final = 1  # number of the argument of ``handleInputRows`` that has rows
 _ROWS_CALL: Final = "handleInputRows(key, rows, timerValues)"
 _PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
 _OTHER: Final = re.compile(r"[^a-z0-9_]|_(?=x)")
@@ -356,7 +356,8 @@ class _Rows:
         function = method.__func__ if type(method) is MethodType else None
         batches = self._by_function.get(function)
         if batches is None:
-            read = columns_read(function, _ROWS, self._names)
+            bound = None if function is None else method
+            read = columns_read(bound, _ROWS, self._names, row=Row)
             batches = self._by_function[function] = self._batches(read)
         return batches
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.nested import has_leaf
+from godwit.columns.row_cursors import Cursors, columns_read
 from godwit.columns.types import is_instant, is_list
 from godwit.columns.whole_stream import visible_names
 from godwit.model.naming import did_you_mean, listing
@@ -54,6 +55,7 @@ _NONE = dt.timedelta(0)
 _DAY_US = 86_400_000_000
 _QUARTER_US = 900_000_000
 _BLOCK = 8192
+_METHODS = frozenset(["column", "drop_state", "timers"])  # of rows of a key
 _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
@@ -247,7 +249,10 @@ class KeyRows(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         columns = self._columns
-        values = [columns[name][self._start : self._stop] for name in columns.names]
+        names = columns.names if columns.read is None else columns.read
+        values = [columns[name][self._start : self._stop] for name in names]
+        if columns.cursors is not None:
+            return columns.cursors.over(values, len(self))
         if not values:
             return iter([columns.row()] * len(self))
         return columns.rows(values)
@@ -359,6 +364,15 @@ class Columns(dict[str, list[Any]]):
         else:
             self.names = row_maker.names
             self.row = row_maker.make
+        self.read: tuple[str, ...] | None = None
+        self.cursors: Cursors | None = None
+
+    def read_by(self, function: Any) -> Columns:
+        """Make rows one object where `function` cannot tell, whose second argument they are."""
+        if self._of is None:
+            self.read = columns_read(function, 1, self.names, methods=_METHODS)
+            self.cursors = None if self.read is None else Cursors(self.read)
+        return self
 
     @property
     def sent(self) -> list[str]:

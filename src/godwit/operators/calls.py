@@ -191,20 +191,21 @@ def columns_of_rows(
     row_class = operator.row_class
     of_keys = KeysOfRows(operator.user_keys.names, keys, groups.starts.tolist())
     if row_class is None:
-        return Columns(rows.values, operator.inputs, groups.order, of_keys)
+        columns = Columns(rows.values, operator.inputs, groups.order, of_keys)
+        return columns.read_by(operator.function)
     names = rows.values.schema.names
-    columns = [
+    arrays = [
         (rows.values if name in names else rows.keys).column(name) for name in row_class.names
     ]
     read = Columns(
-        pa.RecordBatch.from_arrays(columns, names=row_class.names),
+        pa.RecordBatch.from_arrays(arrays, names=row_class.names),
         operator.inputs,
         groups.order,
         of_keys,
         row_class,
     )
     try:
-        for name, column in zip(row_class.names, columns, strict=True):
+        for name, column in zip(row_class.names, arrays, strict=True):
             if not row_class.admits_all(name, column):
                 read[name]  # which raises, and not in the function
     except MisfitError as error:

@@ -1,7 +1,7 @@
 """One object for all rows of a key, where a function does nothing but read columns of a row.
 
-A row as PySpark's ``Row`` costs more than most of what functions do with it.  Often the bytecode of
-a function proves that it needs no such object: ``for row in rows: total += row.v`` iterates over
+A row as a tuple with names costs more than most of what functions do with it.  Often the bytecode
+of a function proves that it needs no such object: ``for row in rows: total += row.v`` iterates over
 its rows, and takes nothing of a row but attributes that are columns.  Then no code sees two rows at
 a time, or anything else of a row, so the rows are one object with an attribute for each column that
 is read, and the values of other columns are not made at all.  If a row goes anywhere else, or the
@@ -14,18 +14,17 @@ import dis
 import functools
 import re
 from itertools import repeat
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql.types import Row
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _FAST: Final = re.compile(r"(?:LOAD|STORE|DELETE)_FAST")
 _SKIPPED: Final = frozenset(["CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME"])
 _LOADS: Final = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"])
 _CHANGES: Final = frozenset(["STORE_FAST", "DELETE_FAST"])
+_ATTRIBUTES: Final = frozenset(["LOAD_ATTR", "LOAD_METHOD"])
 _OF_FRAMES: Final = frozenset(
     [
         *("breakpoint", "dir", "eval", "exec", "gc", "inspect", "locals", "pdb", "sys"),
@@ -47,11 +46,19 @@ class _NotProvenError(Exception):
     """A row may go where more of it can be seen."""
 
 
-def columns_read(function: Any, argument: int, names: Collection[str]) -> tuple[str, ...] | None:
+def columns_read(
+    function: Any,
+    argument: int,
+    names: Sequence[str],
+    *,
+    row: type = tuple,
+    methods: frozenset[str] = frozenset(),
+) -> tuple[str, ...] | None:
     """Return the columns that are all that a function reads of its rows, one row at a time.
 
-    ``None`` if that is not proven. `argument`: number of the parameter that is an iterator over
-    rows. `names`: columns of the rows.
+    ``None`` if that is not proven. `argument`: number of the parameter that iterates over rows.
+    `names`: columns of the rows. `row`: class of rows, whose attributes are no columns. `methods`:
+    attributes of that parameter which do not give rows; with any, it has a length too.
 
     Examples
     --------
@@ -60,18 +67,31 @@ def columns_read(function: Any, argument: int, names: Collection[str]) -> tuple[
     >>> columns_read(total, 1, ["k", "v", "ts"])
     ('v',)
     """
-    if not isinstance(function, FunctionType) or argument >= function.__code__.co_argcount:
+    if isinstance(function, MethodType):
+        function, argument = function.__func__, argument + 1
+    if not isinstance(function, FunctionType) or "len" in function.__globals__:
         return None
-    code = function.__code__
-    columns = frozenset(n for n in names if not (n.startswith("__") or hasattr(Row, n)))
+    columns = frozenset(n for n in names if not (n.startswith("_") or hasattr(row, n)))
+    read = _proven(function.__code__, argument, columns, methods)
+    return None if read is None else tuple(name for name in dict.fromkeys(names) if name in read)
+
+
+@functools.lru_cache(maxsize=1024)
+def _proven(
+    code: CodeType, argument: int, columns: frozenset[str], methods: frozenset[str]
+) -> frozenset[str] | None:
+    """Return the columns that code reads of rows; ``None`` if it may do more with one."""
+    if argument >= code.co_argcount:
+        return None
     try:
-        read = set(_read_by(code, code.co_varnames[argument], columns))
+        return frozenset(_read_by(code, code.co_varnames[argument], columns, methods))
     except _NotProvenError:
         return None
-    return tuple(name for name in dict.fromkeys(names) if name in read)
 
 
-def _read_by(code: CodeType, rows: str, columns: frozenset[str]) -> Iterator[str]:
+def _read_by(
+    code: CodeType, rows: str, columns: frozenset[str], methods: frozenset[str]
+) -> Iterator[str]:
     """Yield the columns that code reads of rows, over which its variable `rows` iterates."""
     if rows in code.co_cellvars or not _OF_FRAMES.isdisjoint(code.co_names):
         raise _NotProvenError
@@ -84,6 +104,7 @@ def _read_by(code: CodeType, rows: str, columns: frozenset[str]) -> Iterator[str
             continue
         after = [after for after in steps[place + 1 : place + 4] if after.name != "GET_ITER"]
         first, second = [*after, end, end][:2]
+        is_sized = bool(methods) and steps[place - 1 : place] and steps[place - 1].value == "len"
         comprehension = _comprehension(steps[:place])
         if step.name in _LOADS and first.name == "FOR_ITER" and second.name == "STORE_FAST":
             variables.add(second.value)
@@ -91,6 +112,11 @@ def _read_by(code: CodeType, rows: str, columns: frozenset[str]) -> Iterator[str
             if _is_in_loop(step, code):
                 raise _NotProvenError
             inner.append(comprehension)
+        elif step.name in _LOADS and (
+            (first.name in _ATTRIBUTES and first.value in methods)
+            or (is_sized and steps[place - 1].name == "LOAD_GLOBAL" and first[:2] == ("CALL", 1))
+        ):
+            continue
         else:
             raise _NotProvenError
     if len(variables) + len(inner) > 1:  # two may have a row each
@@ -103,7 +129,7 @@ def _read_by(code: CodeType, rows: str, columns: frozenset[str]) -> Iterator[str
             raise _NotProvenError
         yield follows.value
     for of_inner in inner:
-        yield from _read_by(of_inner, of_inner.co_varnames[0], columns)
+        yield from _read_by(of_inner, of_inner.co_varnames[0], columns, frozenset())
 
 
 def _steps(code: CodeType) -> Iterator[_Step]:
@@ -113,7 +139,7 @@ def _steps(code: CodeType) -> Iterator[_Step]:
         if name in _SKIPPED:
             continue
         if name == "LOAD_ATTR" and instruction.argrepr != value:
-            value = None  # of a method
+            name = "LOAD_METHOD"
         parts = _FAST.findall(name)
         if len(parts) > 1 and isinstance(value, tuple):
             yield from map(_Step, parts, value, repeat(offset))

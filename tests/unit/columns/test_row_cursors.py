@@ -1,4 +1,4 @@
-# ruff: noqa: B007, B023, E731, PERF401 - functions as users write them
+# ruff: noqa: B007, B023, E731, N802, N803, PERF401 - functions as users write them
 """Rows as one object: where it is proven that no code can tell, and what it says there."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.unit.adopt.processors import Processed
 
-from godwit.adopt.row_cursors import Cursors, columns_read
+import godwit as gw
+from godwit.columns.row_cursors import Cursors, columns_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,6 +234,47 @@ def test_columns_count_as_read_where_a_row_goes_anywhere_else(function: Any) -> 
     assert columns_read(function, 1, NAMES) is None
 
 
+def by_key(key: Any, rows: Any, state: Any) -> Iterator[Any]:
+    total = state.value + len(rows)
+    for row in rows:
+        total += row.i or 0
+        if row.z:
+            rows.drop_state()
+    state.value = total
+    yield key[0], f"{total} {rows.column('s')}"
+
+
+def by_key_whole(key: Any, rows: Any, state: Any) -> Iterator[Any]:
+    total = state.value + len(rows)
+    for row in list(rows):
+        total += row.i or 0
+        if row.z:
+            rows.drop_state()
+    state.value = total
+    yield key[0], f"{total} {rows.column('s')}"
+
+
+def test_functions_of_a_key_may_ask_for_more_than_rows() -> None:
+    methods = frozenset(["column", "drop_state"])
+    assert columns_read(by_key, 1, NAMES, methods=methods) == ("i", "z")
+    assert columns_read(by_key, 1, NAMES) is None
+    assert columns_read(by_key_whole, 1, NAMES, methods=methods) is None
+    draw = random.Random(1)
+    runs = []
+    for function in (by_key, by_key_whole):
+        flow = gw.Flow("rows", num_key_groups=8)
+        rows = flow.source("rows", gw.testing.stream(COLUMNS)).key_by("k")
+        said = rows.process(function, state=int, output="k string, said string")
+        flow.sink("out", said, gw.sinks.memory())
+        runs.append(gw.testing.cluster(flow))
+    for _ in range(2):
+        drawn = [_drawn_row(draw) for _ in range(30)]
+        for run in runs:
+            run.epoch({"rows": drawn})
+    fast, plain = (run.rows("out") for run in runs)
+    assert fast == plain
+
+
 class Reading(StatefulProcessor):
     """Says columns of its rows by a function, after the second key of a lane by another one."""
 
@@ -310,8 +352,8 @@ def number_of_list(self: Any, key: Any, rows: Any, timerValues: Any) -> Any:
     ],
 )
 def test_rows_as_one_object_say_what_rows_say(fast: Any, plain: Any) -> None:
-    assert columns_read(fast.function, 2, NAMES) is not None
-    assert columns_read(plain.function, 2, NAMES) is None
+    assert columns_read(fast.function, 2, NAMES, row=Row) is not None
+    assert columns_read(plain.function, 2, NAMES, row=Row) is None
     draw = random.Random(1)
     runs = [Processed(each, columns=COLUMNS) for each in (fast, plain)]
     for _ in range(2):
