@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ from tests.support.number_source import Numbers
 import godwit as gw
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import columns_read, source_feeds
-from godwit.engine.lane.source_side import read_split
+from godwit.engine.lane.source_side import MappedRows, read_split
 from godwit.engine.lane.wire import split_by_level
 from godwit.local import run as local_run
 from godwit.local.stages import Boxes, add_splits, run_lanes
 from godwit.model.errors import SourceError
+from godwit.plan.maps import bind_map
 from godwit.sources.source import Split
 
 if TYPE_CHECKING:
@@ -142,3 +144,19 @@ def test_a_split_may_have_fewer_rows_than_it_says_only_if_it_says_so(
             list(reading)
     else:
         assert pa.Table.from_batches(reading).num_rows == 5
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    names: dict[str, str]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return table.rename_columns(self.names)
+
+
+def test_a_function_that_has_no_hash_maps_rows() -> None:
+    table = pa.table({"number": [1]})
+    renamed = bind_map(_Renamed({"number": "n"}), feed="numbers", inputs=table.schema, schema=None)
+    mapped = MappedRows(table)
+    assert mapped.after((renamed,)).column_names == ["n"]
+    assert mapped.after((renamed,)) is mapped.after((renamed,))
