@@ -27,7 +27,7 @@ from godwit.model.errors import EpochFailedError, UnsupportedQueryError
 from godwit.operators.aggregates.arithmetic import EvaluationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -172,6 +172,9 @@ class Grammar:
                 "element_at(mp, {s})", "instr(z, {s})", "locate('a', {s})", "locate({s}, z, 2)",
                 "transform(ar, x -> x + {i})[0]", "size(filter(ar, x -> x > ix))",
                 "array_max(transform(ar, (x, i) -> x * i))", "weekofyear({e})", "ascii({s})",
+                "hash({s}, {i}, {d})", "hash({m}, {t}, {e}, {c}, l)", "hash(ar, st, at, `as`, f)",
+                "xxhash64({s}, {m}, l, {d})", "xxhash64(ar, at, f, {c})", "levenshtein({s}, {s})",
+                "width_bucket({d}, 0, 10.5, 5)", "width_bucket({i}, 10, -3, sh)",
                 "octet_length({s})", "bit_length({s})", "crc32(encode({s}, 'UTF-8'))",
             ],
             depth,
@@ -188,6 +191,9 @@ class Grammar:
                 "least({d}, {i})", "cast({i} as double)", "cast({i} as float)",
                 "cast({m} as double)", "cast({d} as float)", "cast({c} as double)",
                 "sqrt({d})", "signum({d})", "round({d}, 2)", "bround({d}, 1)", "round({d})",
+                "log10({d})", "ln({d})", "log2({d})", "exp({d})", "log10({i})", "exp({i})",
+                "power({d}, 2)", "power({d}, 0.5D)", "power({i}, -1)", "months_between({t}, {t})",
+                "months_between({t}, {t}, false)", "months_between({e}, {e})",
                 "round({d}, 3)", "try_divide({d}, {d})", "cast({t} as double)",
             ],
             depth,
@@ -238,6 +244,10 @@ class Grammar:
                 "translate({s}, 'abc.', 'xy')", "initcap({s})", "hex({s})", "hex({i})", "bin({i})",
                 "array_join(array_compact(`as`), '/')", "date_format(q, 'E d MMM yyyy')",
                 "date_format(q, 'EEEE, MMMM dd yy h:mm a')", "date_format(q, 'M/d/y H m s D Q')",
+                "format_number({d}, 2)", "format_number({m}, 1)", "format_number({i}, 3)",
+                "format_number({d}, 0)", "overlay({s} placing {s} from ix for by)",
+                "overlay({s} placing '_' from 2)",
+                "base64(encode(repeat({s}, 30), 'UTF-8'))",
                 "dayname({e})", "monthname({e})", "to_json(struct({i}, {d}, {m}))",
                 "to_json(struct({s}, {c}, dt, st, ar))", "to_json(named_struct('a\"', q, 'n', n))",
                 "to_json(mp)", "to_json(struct(`as`, ad, at))", "split_part(z, ',', ix)",
@@ -268,6 +278,7 @@ class Grammar:
                 "exists(ar, x -> x > {i})", "exists(`as`, x -> x = {s})",
                 "aggregate(ar, true, (x, y) -> x and y > 1)",
                 "({s} rlike '(?i)^[a-m]|b.$')", "({s} ilike '%A%')",
+                "arrays_overlap(ar, array({i}, 1))", "arrays_overlap(`as`, array({s}))",
                 "forall(ar, x -> x > {i})", "map_contains_key(mp, {s})", "array_contains(at, st)",
             ],
             depth,
@@ -286,6 +297,8 @@ class Grammar:
                 "greatest({t}, {t})", "least({t}, {t})", "cast({e} as timestamp)",
                 "timestamp_seconds(a)", "timestamp_millis(a)", "timestamp_micros(1000000L * a)",
                 "cast({n} as timestamp)", "from_utc_timestamp(q, 'America/New_York')",
+                "to_utc_timestamp(q, 'America/New_York')", "({t} + interval 3 days)",
+                "timestampadd(HOUR, 30, {t})", "timestampadd(DAY, -2, {t})",
             ],
             depth,
         )  # fmt: skip
@@ -300,6 +313,7 @@ class Grammar:
                 "trunc({e}, 'week')", "trunc({e}, 'quarter')", "last_day({e})",
                 "add_months({e}, by)", "coalesce({e}, {e})", "if({c}, {e}, {e})",
                 "greatest({e}, {e})", "next_day({e}, 'MON')",
+                "({e} - interval 3 months)", "({e} + interval 1 year)",
             ],
             depth,
         )  # fmt: skip
@@ -332,8 +346,11 @@ class Grammar:
                 "concat(ar, array({i}))", "concat(`as`, `as`)", "array_remove(ar, {i})",
                 "transform(ar, x -> x + 1)", "filter(`as`, x -> x <> {s})", "split(z, ',')",
                 "transform(ad, x -> x / {d})", "sort_array(map_keys(mp))",
-                "array_union(array('a', 'ż'), `as`)", "array(1, 2)", "cast(ar as array<bigint>)",
-                "try_cast(`as` as array<int>)", "cast(ar as array<string>)",
+                "array_append(ar, {i})", "array_prepend(`as`, {s})", "array_append(ar, null)",
+                "array_repeat({s}, ix)", "array_repeat({i}, 2)", "sequence(ix, by)",
+                "sequence(1, ix)", "array_union(array('a', 'ż'), `as`)", "array(1, 2)",
+                "cast(ar as array<bigint>)", "try_cast(`as` as array<int>)",
+                "cast(ar as array<string>)",
             ],
             depth,
         )  # fmt: skip
@@ -500,9 +517,19 @@ INTERPRETED = {  # compiling a class for expressions that run once would take mo
 
 
 def compare_drawn(
-    spark: SparkSession, seed: int, count: int, *, ansi: bool, zone: str, failing: int = 12
+    spark: SparkSession,
+    seed: int,
+    count: int,
+    *,
+    ansi: bool,
+    zone: str,
+    failing: int = 12,
+    given: Sequence[str] = (),
 ) -> tuple[Comparison, list[str]]:
-    """Draw expressions in a mode and a time zone; return what was compared, and the differences."""
+    """Draw expressions in a mode and a time zone; return what was compared, and the differences.
+
+    `given`: expressions that are compared first.
+    """
     settings = {
         **INTERPRETED,
         "spark.sql.ansi.enabled": str(ansi).lower(),
@@ -514,7 +541,7 @@ def compare_drawn(
     rng = random.Random(seed)
     try:
         comparison = Comparison(spark, rows_of_edges(rng, 40))
-        grammar, found = Grammar(rng), []
+        grammar, found = Grammar(rng), [*comparison.differences(list(given), failing, rng)]
         for first in range(0, count, 50):
             texts = [grammar.any() for _ in range(min(50, count - first))]
             found += list(comparison.differences(texts, failing, rng))

@@ -182,6 +182,32 @@ def _among(included: bool) -> Callable[[FunctionSpec, pa.Array, pa.Array], pa.Ar
     return evaluate
 
 
+def _overlap(_call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
+    """Return whether arrays share an element; null if they do not, and one of them has a null."""
+    (rows, elements), (others, more) = opened(left), opened(right)
+    own, theirs = codes_of(elements, more.cast(elements.type))
+    width, count = max(int(own.max(initial=0)), int(theirs.max(initial=0))) + 1, len(left)
+    shared = np.isin(rows * width + own, others[theirs >= 0] * width + theirs[theirs >= 0])
+    equal = np.bincount(rows[shared & (own >= 0)], minlength=count) > 0
+    unknown = np.bincount(np.append(rows[own < 0], others[theirs < 0]), minlength=count) > 0
+    for some in (rows, others):  # an empty array shares nothing
+        unknown &= np.bincount(some, minlength=count) > 0
+    result = pa.array(equal, mask=unknown & ~equal)
+    return pc.if_else(right.is_valid(), result, pa.scalar(None, pa.bool_()))
+
+
+def _sequence(call: FunctionSpec, start: pa.Array, stop: pa.Array) -> pa.Array:
+    """Return the integers from one to another, also downwards."""
+    first, last = (values_of(column).astype(np.int64) for column in (start, stop))
+    mask = mask_of(stop)
+    sizes = abs(last - first) + 1
+    sizes = sizes if mask is None else np.where(mask, sizes, 0)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = first[rows] + _numbers(rows) * np.where(last < first, -1, 1)[rows]
+    elements = pa.array(numbers).cast(call.dtype.value_type)
+    return listed(rows, elements, stop, call.dtype)
+
+
 def _join(_call: FunctionSpec, lists: pa.Array, delimiter: pa.Array) -> pa.Array:
     """Return the texts of arrays, joined, without nulls."""
     return _joined(lists, delimiter, None)
@@ -284,11 +310,13 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "ArrayRemove": _remove,
     "ArraySort": _sort_nulls_last,
     "ArrayUnion": _union,
+    "ArraysOverlap": _overlap,
     "Flatten": _flatten,
     "GetMapValue": value_of_key,
     "MapKeys": _keys,
     "MapValues": _values,
     "Reverse": _reverse,
+    "Sequence": _sequence,
     "Size": _size,
     "Slice": _slice,
     "SortArray": _sort,

@@ -103,6 +103,48 @@ def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
     return local
 
 
+def instants_of(
+    local: npt.NDArray[np.int64], zone: str, preferred: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the moments at which the clock of a zone shows times, as microseconds since 1970.
+
+    A time that the clock shows twice is the first of both, or the one at the `preferred` difference
+    from UTC; one that it skips is as much later as it skips.  So Java resolves them.
+    """
+    if zone in LOCAL_ZONES:
+        return local
+    before, after = (offsets_at(local + step, zone) for step in (-_DAY_US, _DAY_US))
+    first, second = local - before, local - after
+    is_second = (offsets_at(first, zone) != before) & (offsets_at(second, zone) == after)
+    result = np.where(is_second, second, first)
+    if preferred is None:
+        return result
+    same = local - preferred
+    return np.where(offsets_at(same, zone) == preferred, same, result)
+
+
+def offsets_at(moments: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
+    """Return how far the clock of a zone is ahead of UTC at moments, in microseconds."""
+    return local_times(column_of(moments, None, pa.timestamp("us", "UTC")), zone) - moments
+
+
+def days_begin(days: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
+    """Return the moments at which days since 1970 begin in a zone."""
+    midnight = days * _DAY_US
+    begins = instants_of(midnight, zone)
+    if zone in LOCAL_ZONES:
+        return begins
+    for row in np.flatnonzero(begins + offsets_at(begins, zone) != midnight).tolist():
+        low, high = begins[row] - _DAY_US, begins[row]  # the clock skips midnight in between
+        shown = offsets_at(np.array([high]), zone)
+        while high - low > 1:
+            middle = (low + high) // 2
+            is_after = offsets_at(np.array([middle]), zone) == shown
+            low, high = (low, middle) if is_after else (middle, high)
+        begins[row] = high
+    return begins
+
+
 def saturated(numbers: npt.NDArray[np.floating], dtype: np.dtype[Any]) -> npt.NDArray[np.int64]:
     """Return doubles as integers as Java does: NaN is 0, and others are cut to the type's range."""
     info = np.iinfo(dtype)
@@ -112,13 +154,11 @@ def saturated(numbers: npt.NDArray[np.floating], dtype: np.dtype[Any]) -> npt.ND
     return np.where(low, info.min, np.where(high, info.max, safe))
 
 
-def is_proven(source: pa.DataType, target: pa.DataType, zone: str) -> bool:
+def is_proven(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a cast is one of those that are computed as Spark computes them."""
     if source == target or pa.types.is_null(source):
         return True
     pair = (_kind(source), _kind(target))
-    if pair in _IN_UTC and zone not in LOCAL_ZONES:
-        return False
     return pair in CASTS or pair in FROM_FLOATS
 
 
@@ -431,14 +471,12 @@ _TIMED: dict[tuple[str, str], Callable[[pa.Array, pa.DataType, str], pa.Array]] 
     ("timestamp", "double"): lambda values, dtype, _: column_of(
         values_of(values) / float(_SECOND_US), mask_of(values), dtype
     ),
-    ("date", "timestamp"): lambda values, dtype, _: column_of(
-        values_of(values).astype(np.int64) * _DAY_US, mask_of(values), dtype
+    ("date", "timestamp"): lambda values, dtype, zone: column_of(
+        days_begin(values_of(values.fill_null(0)).astype(np.int64), zone), mask_of(values), dtype
     ),
-    ("timestamp_ntz", "timestamp"): lambda values, dtype, _: column_of(
-        values_of(values), mask_of(values), dtype
+    ("timestamp_ntz", "timestamp"): lambda values, dtype, zone: column_of(
+        instants_of(values_of(values.fill_null(0)), zone), mask_of(values), dtype
     ),
 }
 """Casts that depend on the session's time zone, or have a timestamp with one."""
 CASTS.update(dict.fromkeys(_TIMED, _TIMED[("timestamp", "date")]))
-_IN_UTC = frozenset({("date", "timestamp"), ("timestamp_ntz", "timestamp")})
-"""Casts whose values in other zones depend on gaps of the zone's clock."""

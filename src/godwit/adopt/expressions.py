@@ -29,6 +29,7 @@ from godwit.adopt.functions import (
     DIFFERENCES_US,
     FORMS,
     FUNCTIONS,
+    POWERS,
     TIME_UNITS,
     Constant,
     Form,
@@ -47,6 +48,7 @@ from godwit.adopt.plan import (
     place_of,
     to_list,
 )
+from godwit.adopt.spark_hashes import is_hashed
 from godwit.adopt.text_functions import date_format_of, literal_pattern
 from godwit.columns.python_values import has_instants
 from godwit.columns.types import is_text, to_schema
@@ -69,11 +71,10 @@ _WITH_FAILING = frozenset({"UnaryMinus", "Abs", "GetArrayItem", "ElementAt"})  #
 _FAILING_SINCE = frozenset({"Ceil", "Floor"})  # or cut, as in versions without the attribute
 _WITH_ZONE = frozenset(
     {
-        "Cast", "DateFormatClass", "Hour", "Minute", "Second", "SubtractTimestamps",
-        "TimestampDiff",
+        "Cast", "DateFormatClass", "Hour", "Minute", "MonthsBetween", "Second",
+        "SubtractTimestamps", "TimestampAddInterval", "TimestampDiff", "TruncTimestamp",
     }
 )  # fmt: skip
-_IN_UTC = frozenset({"TruncTimestamp"})
 _ORDERED = frozenset(
     {
         "EqualNullSafe", "EqualTo", "GreaterThan", "GreaterThanOrEqual", "Greatest", "In", "InSet",
@@ -83,11 +84,13 @@ _ORDERED = frozenset(
 _TEXTS = frozenset(
     {
         "Upper", "Lower", "StartsWith", "EndsWith", "Contains", "StringReplace", "Substring",
-        "Ascii", "InitCap", "RLike", "RegExpExtract", "RegExpReplace", "StringTranslate",
+        "Ascii", "InitCap", "Levenshtein", "Overlay", "RLike", "RegExpExtract", "RegExpReplace",
+        "StringTranslate",
         "StringTrim", "StringTrimLeft", "StringTrimRight", "StringInstr", "StringLPad",
         "StringLocate", "StringRPad", "StringRepeat", "StringSplit", "SubstringIndex",
     }
 )  # fmt: skip
+_HASHES = frozenset({"Murmur3Hash", "XxHash64"})
 _EXACT = frozenset({"Round", "BRound", "Floor", "Ceil"})
 _LEGACY_TIMES = {"spark.sql.legacy.timeParserPolicy": "legacy"}
 _SETTINGS = {
@@ -192,8 +195,19 @@ class ExpressionReader:
             raise ValueError("bytes that are joined")
         if name == "ConcatWs" and len(types) == 1:
             raise ValueError("a delimiter alone")
+        options: tuple[Any, ...] = ()
+        if name in _HASHES:
+            for dtype in types:
+                if not is_hashed(dtype):
+                    raise ValueError(f"a hash of values of type {dtype}")
+            options = (int(expression.seed()),)
+        if name == "ArrayInsert":
+            position = _constant(arguments[1], "a position that varies")
+            if position not in (-1, 1) or expression.legacyNegativeIndex():
+                raise ValueError("an element in the middle of an array")
+            arguments, options = (arguments[0], arguments[2]), (position == -1,)
         dtype = self.type_of(expression.dataType())
-        return Form(name=name, arguments=arguments, dtype=dtype)
+        return Form(name=name, arguments=arguments, dtype=dtype, options=options)
 
     def _function(
         self, name: str, expression: Any, arguments: tuple[Expression, ...]
@@ -219,8 +233,6 @@ class ExpressionReader:
             overflow = "wrap"
         if name in _WITH_ZONE and name != "Cast":
             _check_zone(zone)
-        if name in _IN_UTC and _zone(expression) not in LOCAL_ZONES:
-            raise ValueError(f"the clock of the time zone {_zone(expression)}")
         if name in _TEXTS and not all(map(is_text, types[:1])):
             raise ValueError("bytes instead of text")
         if name in ("UnaryMinus", "Abs") and pa.types.is_decimal(dtype):
@@ -236,7 +248,7 @@ class ExpressionReader:
                 _check_zone(zone)
             if pa.types.is_string(pair[1]):
                 _check_intervals(children[0])
-            if not is_proven(*pair, zone):
+            if not is_proven(*pair):
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
             options = (self.shortest,)
         elif name in _EXACT:
@@ -256,11 +268,17 @@ class ExpressionReader:
                 raise ValueError(f"differences in the unit {unit}")
             options = (DIFFERENCES_US[unit],)
         elif name == "TimestampAddInterval":
-            arguments = self._added(expression, arguments)
+            arguments, options = _added(arguments)
         elif name == "UnixTimestamp":
             if not pa.types.is_timestamp(types[0]) or types[0].tz is None:
                 raise ValueError("a string or date as a timestamp")
             arguments = arguments[:1]
+        elif name == "Sequence" and not (len(types) == 2 and pa.types.is_integer(types[0])):
+            raise ValueError("a sequence of other values than integers, or with a step")
+        elif name == "WidthBucket" and not pa.types.is_floating(types[0]):
+            raise ValueError("buckets of intervals")
+        elif name == "Levenshtein" and len(types) > 2:
+            raise ValueError("a greatest distance")
         elif name == "Size" and expression.legacySizeOfNull():
             size = Function(name=name, arguments=arguments, dtype=dtype)
             none = Constant(pa.scalar(-1, dtype))
@@ -283,28 +301,31 @@ class ExpressionReader:
             options=options,
         )
 
-    def _added(self, expression: Any, arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
-        """Return the timestamp and the interval of an addition."""
-        interval = arguments[1]
-        if not isinstance(interval, Constant):
-            raise ValueError("an interval that varies")  # noqa: TRY004
-        value = interval.value
-        if pa.types.is_interval(value.type):
-            months, days, nanoseconds = value.as_py() if value.is_valid else (0, 0, 0)
-            if months:
-                raise ValueError("an interval of months")
-            moved = days * _DAY_US + nanoseconds // 1000
-            is_days = days != 0
-        elif pa.types.is_duration(value.type):
-            moved = value.cast(pa.int64()).as_py() or 0
-            is_days = abs(moved) >= _DAY_US
-        else:
-            raise ValueError("an interval of months")
-        is_local = self.type_of(expression.dataType()).tz is None
-        if is_days and not is_local and _zone(expression) not in LOCAL_ZONES:
-            raise ValueError(f"days by the clock of the time zone {_zone(expression)}")
-        scalar = pa.scalar(moved if value.is_valid else None, pa.duration("us"))
-        return arguments[0], Constant(scalar)
+
+def _added(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of a timestamp and an interval that are added."""
+    interval = arguments[1]
+    if not isinstance(interval, Constant):
+        raise ValueError("an interval that varies")  # noqa: TRY004
+    return _with_days(arguments[0], interval.value)
+
+
+def _with_days(
+    time: Expression, value: pa.Scalar
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return a timestamp and the rest of an interval, and the whole days of that."""
+    months = 0
+    if pa.types.is_duration(value.type):
+        whole = value.cast(pa.int64()).as_py() or 0
+        days = abs(whole) // _DAY_US * (-1 if whole < 0 else 1)
+        moved = whole - days * _DAY_US
+    elif pa.types.is_interval(value.type):
+        months, days, nanoseconds = value.as_py() if value.is_valid else (0, 0, 0)
+        moved = nanoseconds // 1000
+    if months or not (pa.types.is_duration(value.type) or pa.types.is_interval(value.type)):
+        raise ValueError("an interval of months")
+    scalar = pa.scalar(moved if value.is_valid else None, pa.duration("us"))
+    return (time, Constant(scalar)), (days,)
 
 
 def _check_elements(name: str, dtype: pa.DataType) -> None:
@@ -410,13 +431,31 @@ def _next_days(
     raise ValueError(f"the day {name}")
 
 
-def _from_utc(
+def _in_zone(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
-    """Return the operands and options of ``from_utc_timestamp``."""
+    """Return the operands and options of ``from_utc_timestamp`` and ``to_utc_timestamp``."""
     zone = str(_constant(arguments[1], "a time zone that varies"))
     _check_zone(zone)
     return arguments[:1], (zone,)
+
+
+def _grouped(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``format_number``."""
+    places = _constant(arguments[1], "a number of places that varies")
+    if not isinstance(places, int) or places < 0:
+        raise ValueError(f"the format {places!r}")
+    return arguments[:1], (places,)
+
+
+def _powers(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+    """Return the operands and options of ``power``."""
+    exponent = float(_constant(arguments[1], "an exponent that varies"))
+    if exponent not in POWERS:
+        raise ValueError(f"the exponent {exponent}")
+    return arguments[:1], (exponent,)
 
 
 def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
@@ -430,15 +469,17 @@ def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], 
 _FROM_THURSDAY = (*("THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY"),)
 _SETS = frozenset({"ArrayDistinct", "ArrayExcept", "ArrayIntersect", "ArrayUnion"})
 _OF_ELEMENTS = _SETS | {
-    "ArrayContains", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayRemove", "GetMapValue",
-    "SortArray",
+    "ArrayContains", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayRemove", "ArraysOverlap",
+    "GetMapValue", "SortArray",
 }  # fmt: skip
 _READ_OPTIONS: dict[
     str, Callable[[tuple[Expression, ...]], tuple[tuple[Expression, ...], tuple[Any, ...]]]
 ] = {
     "DateFormatClass": _shown_times,
-    "FromUTCTimestamp": _from_utc,
+    "FormatNumber": _grouped,
+    "FromUTCTimestamp": _in_zone,
     "NextDay": _next_days,
+    "Pow": _powers,
     "RLike": _matched,
     "RegExpExtract": _extracted,
     "RegExpReplace": _replaced,
@@ -447,6 +488,7 @@ _READ_OPTIONS: dict[
     "StringLocate": _located,
     "StringSplit": _parts,
     "StringTranslate": _translated,
+    "ToUTCTimestamp": _in_zone,
 }
 """Function with options → its operands and options, of all of its operands."""
 
@@ -579,6 +621,33 @@ def _read_literal(reader: ExpressionReader, expression: Any) -> Expression:
     return Constant(_scalar(expression.value(), reader.type_of(data_type)))
 
 
+def _read_months_later(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a date and a constant interval of months, added."""
+    date, interval = children_of(expression)
+    if kind_of(interval) != "Literal":
+        raise ValueError("an interval of months that varies")
+    months = Constant(pa.scalar(interval.value(), pa.int32()))
+    return Function(name="AddMonths", arguments=(reader.read(date), months), dtype=pa.date32())
+
+
+def _read_later(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a timestamp and a constant number of units, added."""
+    number, time = children_of(expression)
+    unit = {"DAYOFYEAR": "DAY"}.get(str(expression.unit()).upper(), str(expression.unit()).upper())
+    if unit not in DIFFERENCES_US or kind_of(number) != "Literal" or number.value() is None:
+        raise ValueError(f"a number of {unit} that is added")
+    micros, zone = int(number.value()) * DIFFERENCES_US[unit], _zone(expression)
+    _check_zone(zone)
+    interval = pa.scalar(micros, pa.duration("us"))
+    arguments, options = _with_days(reader.read(time), interval)
+    if unit not in ("DAY", "WEEK"):  # hours are not added by the clock, however many
+        arguments, options = (arguments[0], Constant(interval)), (0,)
+    dtype = reader.type_of(expression.dataType())
+    return Function(
+        name="TimestampAddInterval", arguments=arguments, dtype=dtype, zone=zone, options=options
+    )
+
+
 def _read_both(word: str) -> Callable[[ExpressionReader, Any], Expression]:
     """Return the reader of ``and`` or ``or``."""
 
@@ -640,6 +709,23 @@ def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
     return Function(
         name="KeyText", arguments=(reader.read(value),), dtype=pa.string(), options=options
     )
+
+
+def _read_static(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return text as bytes, or bytes as text of Base64; refuse other calls of Java's methods."""
+    name = str(expression.staticObject().getName()).rpartition(".")[2]
+    value, *others = children_of(expression)
+    constants = [e.value() if kind_of(e) == "Literal" else None for e in others]
+    if name == "Base64" and constants[0] is not None:
+        options = (bool(constants[0]),)
+        return Function(
+            name="Base64", arguments=(reader.read(value),), dtype=pa.string(), options=options
+        )
+    if name != "Encode" or not is_text(reader.type_of(value.dataType())):
+        raise ValueError(f"the expression {name}")
+    if str(constants[0]).upper() not in ("UTF-8", "UTF8"):
+        raise ValueError(f"the character set {constants[0]}")
+    return Function(name="Cast", arguments=(reader.read(value),), dtype=pa.binary())
 
 
 def _check_intervals(expression: Any) -> None:
@@ -736,6 +822,7 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "AttributeReference": _read_attribute,
     "CaseWhen": _read_case,
     "CreateNamedStruct": _read_struct,
+    "DateAddYMInterval": _read_months_later,
     "If": _read_case,
     "Invoke": _read_invoke,
     "IsNotNull": _read_null(is_null=False),
@@ -744,5 +831,7 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "NamedLambdaVariable": _read_attribute,
     "Not": _read_not,
     "Or": _read_both("or"),
+    "StaticInvoke": _read_static,
+    "TimestampAdd": _read_later,
 }
 """Spark's expression class → its reader, but for plain functions."""

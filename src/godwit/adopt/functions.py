@@ -23,10 +23,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.adopt import java_math
 from godwit.adopt.array_functions import ARRAYS, listed, opened
-from godwit.adopt.casts import LOCAL_ZONES, cast, local_times, saturated, without
+from godwit.adopt.casts import (
+    LOCAL_ZONES,
+    cast,
+    days_begin,
+    instants_of,
+    local_times,
+    saturated,
+    without,
+)
 from godwit.adopt.java_numbers import text_of
-from godwit.adopt.text_functions import TEXTS, each, named_day, named_month
+from godwit.adopt.spark_hashes import murmur3, xxhash64
+from godwit.adopt.text_functions import TEXTS, each, named_day, named_month, part_of_text
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import EpochFailedError
@@ -284,7 +294,8 @@ def _pmod(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
     a, b = values_of(left), values_of(right)
     reason = "it divides by zero"
     mask = without(mask_of(left), b == 0, call.overflow, "REMAINDER_BY_ZERO", reason)
-    safe = np.where(b == 0, b.dtype.type(1), b)
+    wide = np.promote_types(a.dtype, np.int32)  # in which Java adds
+    a, safe = a.astype(wide), np.where(b == 0, 1, b).astype(wide)
     with np.errstate(all="ignore"):
         first = np.fmod(a, safe)
         return column_of(np.where(first < 0, np.fmod(first + safe, safe), first), mask, left.type)
@@ -393,6 +404,56 @@ def _square_root(_call: Function, values: pa.Array) -> pa.Array:
         return column_of(np.sqrt(values_of(values)), mask_of(values), pa.float64())
 
 
+def _logarithm(apply: Callable[[Any], Any]) -> Callable[[Function, pa.Array], pa.Array]:
+    """Return a logarithm, which is null for numbers that are not positive."""
+
+    def evaluate(_call: Function, values: pa.Array) -> pa.Array:
+        numbers = values_of(values)
+        mask = without(mask_of(values), numbers <= 0, "null", "", "")
+        return column_of(apply(np.where(numbers <= 0, 1.0, numbers)), mask, pa.float64())
+
+    return evaluate
+
+
+def _exponential(_call: Function, values: pa.Array) -> pa.Array:
+    """Return powers of e."""
+    return column_of(java_math.exp(values_of(values)), mask_of(values), pa.float64())
+
+
+def _power(call: Function, values: pa.Array) -> pa.Array:
+    """Return powers of doubles; the exponent is ``options[0]``."""
+    with np.errstate(all="ignore"):
+        powers = POWERS[call.options[0]](values_of(values))
+    return column_of(powers, mask_of(values), pa.float64())
+
+
+POWERS: dict[float, Callable[[Any], Any]] = {
+    -1.0: lambda x: 1.0 / x,
+    0.0: np.ones_like,
+    0.5: lambda x: np.where(np.isneginf(x), np.inf, np.sqrt(x + 0.0)),
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+}
+"""Exponent → the power of doubles, where Java takes no logarithm."""
+
+
+def _bucket(call: Function, *columns: pa.Array) -> pa.Array:
+    """Return the number of the part of a range, of equal parts, that has a number."""
+    value, low, high, count = (values_of(column) for column in columns)
+    mask = mask_of(columns[-1])
+    wrong = (count <= 0) | (count == np.iinfo(np.int64).max) | np.isnan(value) | (low == high)
+    wrong |= ~np.isfinite(low) | ~np.isfinite(high)
+    mask = without(mask, wrong, "null", "", "")
+    first, last = np.minimum(low, high), np.maximum(low, high)
+    with np.errstate(all="ignore"):
+        way = np.where(low < high, value - first, last - value)
+        inside = saturated(count.astype(np.float64) * way / (last - first), np.dtype(np.int64))
+        before = np.where(low < high, value < first, value > last)
+        after = np.where(low < high, value >= last, value <= first)
+        numbers = np.where(before, 0, np.where(after, count + 1, inside + 1))
+    return column_of(numbers, mask, call.dtype)
+
+
 # -- text
 
 
@@ -423,13 +484,7 @@ def _length(_call: Function, values: pa.Array) -> pa.Array:
 
 def _substring(_call: Function, values: pa.Array, position: pa.Array, length: pa.Array) -> pa.Array:
     """Return parts of text; a negative position counts from the end."""
-
-    def cut(text: str, first: int, count: int) -> str:
-        start = first - 1 if first > 0 else len(text) + first if first < 0 else 0
-        end = min(max(start + count, -(1 << 31)), (1 << 31) - 1)
-        return text[max(start, 0) : max(end, 0)] if end > start else ""
-
-    return each(cut, pa.string(), values, position, length)
+    return each(part_of_text, pa.string(), values, position, length)
 
 
 def _like(call: Function, values: pa.Array) -> pa.Array:
@@ -547,9 +602,21 @@ def _time_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array
     return column_of(between, mask_of(start), call.dtype)
 
 
+def _known(times: pa.Array, numbers: Integers) -> Integers:
+    """Return numbers that come from timestamps, with zeros where these are null."""
+    mask = mask_of(times)
+    return numbers if mask is None else np.where(mask, numbers, 0)
+
+
 def _add_interval(call: Function, times: pa.Array, interval: pa.Array) -> pa.Array:
-    """Return timestamps after an interval of microseconds."""
+    """Return timestamps after ``options[0]`` days by the clock and an interval of microseconds."""
     first, second = (values_of(column).astype(np.int64) for column in (times, interval))
+    days, clock = call.options[0] * _DAY_US, times.type.tz and call.zone not in LOCAL_ZONES
+    if days and clock:
+        first, local = (_known(times, v) for v in (first, local_times(times, call.zone)))
+        first = instants_of(local + days, call.zone, preferred=local - first)
+    else:
+        second = second + days
     with np.errstate(over="ignore"):
         moved = first + second
     wrong = ((first ^ moved) & (second ^ moved)) < 0
@@ -568,6 +635,28 @@ def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
     return column_of(first + day, mask_of(months), pa.date32())
 
 
+def _months_between(call: Function, *columns: pa.Array) -> pa.Array:
+    """Return the months between timestamps, of which the parts have 31 days."""
+    (years, days, seconds, is_last), others = (
+        _in_months(column, call.zone) for column in columns[:2]
+    )
+    whole = years - others[0]
+    same = (days == others[1]) | (is_last & others[3])
+    parts = ((days - others[1]) * 86_400 + seconds - others[2]) / (31 * 86_400.0)
+    months = np.where(same, whole, whole + parts)
+    rounded_off = np.floor(months * 1e8 + 0.5) / 1e8
+    rounds = ~same & values_of(columns[2])
+    return column_of(np.where(rounds, rounded_off, months), mask_of(columns[2]), pa.float64())
+
+
+def _in_months(times: pa.Array, zone: str) -> tuple[Integers, Integers, Integers, Any]:
+    """Return the month since 1970, its day, the seconds of that, and whether it is the last day."""
+    days = _known(times, local_times(times, zone)) // _DAY_US
+    months = _months_of(days)
+    seconds = (_known(times, values_of(times)) - days_begin(days, zone)) // 1_000_000
+    return months, days - _first_days(months) + 1, seconds, days == _last_day(days)
+
+
 def _last_day(days: Integers) -> Integers:
     """Return the last day of the month of every day."""
     return _first_days(_months_of(days) + 1) - 1
@@ -583,6 +672,12 @@ def _next_day(call: Function, dates: pa.Array) -> pa.Array:
     """Return the first later date that is day ``options[0]`` of the week, from Thursday on."""
     days = _days_of(dates)
     return column_of(days + 1 + (call.options[0] - 1 - days) % 7, mask_of(dates), pa.date32())
+
+
+def _to_utc(call: Function, times: pa.Array) -> pa.Array:
+    """Return the moments at which the clock of zone ``options[0]`` shows what UTC's clock does."""
+    moments = instants_of(_known(times, values_of(times)), call.options[0])
+    return column_of(moments, mask_of(times), times.type)
 
 
 def _from_utc(call: Function, times: pa.Array) -> pa.Array:
@@ -605,12 +700,16 @@ def _truncate_date(call: Function, dates: pa.Array) -> pa.Array:
 
 
 def _truncate_time(call: Function, times: pa.Array) -> pa.Array:
-    """Return the first moment of the unit ``options[0]``, in UTC."""
-    moments, unit = values_of(times), call.options[0]
-    if unit in _UNITS_US:
+    """Return the first moment of the unit ``options[0]``, by the clock of the zone."""
+    moments, unit = _known(times, values_of(times)), call.options[0]
+    local = _known(times, local_times(times, call.zone))
+    if unit not in _UNITS_US:
+        moments = days_begin(_truncated_days(local // _DAY_US, unit), call.zone)
+    elif _UNITS_US[unit] <= _UNITS_US["SECOND"]:
         moments = moments - moments % _UNITS_US[unit]
     else:
-        moments = _truncated_days(moments // _DAY_US, unit) * _DAY_US
+        first = local - local % _UNITS_US[unit]
+        moments = instants_of(first, call.zone, preferred=local - moments)
     return column_of(moments, mask_of(times), times.type)
 
 
@@ -696,6 +795,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "DayName": lambda _, dates: named_day(_days_of(dates), mask_of(dates)),
     "DayOfYear": _of_date(lambda days: days - _truncated_days(days, "YEAR") + 1),
     "Divide": _arithmetic("/"),
+    "Exp": _exponential,
     "ElementAt": _element_at,
     "EndsWith": _texts(str.endswith),
     "Floor": _to_whole(upwards=False),
@@ -711,16 +811,21 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "LastDay": _of_date(_last_day),
     "Length": _length,
     "Like": _like,
+    "Log": _logarithm(java_math.log),
+    "Log10": _logarithm(java_math.log10),
+    "Log2": _logarithm(java_math.log2),
     "Lower": _lower,
     "MicrosToTimestamp": _from_unix(1),
     "MillisToTimestamp": _from_unix(1_000),
     "Minute": _of_time(_UNITS_US["MINUTE"], 60),
     "Month": _of_date(lambda days: _months_of(days) % 12 + 1),
+    "MonthsBetween": _months_between,
     "MonthName": lambda _, dates: named_month(_months_of(_days_of(dates)), mask_of(dates)),
     "Multiply": _arithmetic("*"),
     "NextDay": _next_day,
     "NormalizeNaNAndZero": lambda _, values: canonical_floats(values),
     "Pmod": _pmod,
+    "Pow": _power,
     "PreciseTimestampConversion": _same_bits,
     "Quarter": _of_date(lambda days: _months_of(days) % 12 // 3 + 1),
     "Remainder": _arithmetic("%"),
@@ -740,6 +845,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "SubtractTimestamps": _time_difference,
     "TimestampAddInterval": _add_interval,
     "TimestampDiff": _whole_difference,
+    "ToUTCTimestamp": _to_utc,
     "TruncDate": _truncate_date,
     "TruncTimestamp": _truncate_time,
     "UnaryMinus": lambda call, values: negate(values, call.overflow),
@@ -750,6 +856,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "UnixTimestamp": _unix_time(1_000_000, towards_zero=True),
     "Upper": _upper,
     "WeekOfYear": _of_date(_week_of_year),
+    "WidthBucket": _bucket,
     "WeekDay": _of_date(lambda days: (days + 3) % 7),
     "Year": _of_date(lambda days: days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970),
 }
@@ -827,12 +934,14 @@ def _unless_nan(call: Form, rows: Rows) -> pa.Array:
 
 def _concat(call: Form, rows: Rows) -> pa.Array:
     """Return texts or arrays joined to one; null if one of them is."""
-    columns = [argument.evaluate(rows) for argument in call.arguments]
     if not pa.types.is_list(call.dtype):
-        return pc.binary_join_element_wise(*columns, pa.scalar("", pa.string()))
+        texts = [argument.evaluate(rows) for argument in call.arguments]
+        return pc.binary_join_element_wise(*texts, pa.scalar("", pa.string()))
+    columns = [call.arguments[0].evaluate(rows)]
     valid = columns[0].is_valid()
-    for column in columns[1:]:
-        valid = pc.and_(valid, column.is_valid())
+    for argument in call.arguments[1:]:  # after a null, Spark looks at no further one
+        columns.append(argument.evaluate(rows.where(valid)))
+        valid = pc.and_(valid, columns[-1].is_valid())
     parts = [opened(column) for column in columns]
     numbers = np.concatenate([number for number, _ in parts])
     elements = pa.concat_arrays([part.cast(call.dtype.value_type) for _, part in parts])
@@ -877,7 +986,41 @@ def _array(call: Form, rows: Rows) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, values, type=call.dtype)
 
 
+def _repeated(call: Form, rows: Rows) -> pa.Array:
+    """Return arrays of one value, some times; null where the number is."""
+    element, number = call.arguments
+    times = rows.needed(number.evaluate(rows))
+    values = element.evaluate(rows.where(times.is_valid()))
+    counts = np.maximum(values_of(times.fill_null(0)).astype(np.int64), 0)
+    which = np.repeat(np.arange(len(counts)), counts)
+    return listed(which, values.take(pa.array(which)), times, call.dtype)
+
+
+def _with_item(call: Form, rows: Rows) -> pa.Array:
+    """Return arrays with a further element: the first one, or the last one (``options[0]``)."""
+    lists = call.arguments[0].evaluate(rows)
+    items = call.arguments[1].evaluate(rows.where(lists.is_valid()))
+    numbers, elements = opened(lists)
+    own = np.flatnonzero(values_of(lists.is_valid()))
+    parts = [(numbers, elements), (own, items.take(pa.array(own)).cast(elements.type))]
+    if not call.options[0]:
+        parts.reverse()
+    every = np.concatenate([number for number, _ in parts])
+    order = np.argsort(every, kind="stable")
+    values = pa.concat_arrays([values for _, values in parts]).take(pa.array(order))
+    return listed(every[order], values, lists, call.dtype)
+
+
+def _hash(
+    apply: Callable[[list[pa.Array], int], pa.Array],
+) -> Callable[[Form, Rows], pa.Array]:
+    """Return a hash of all values, of which the nulls change nothing; its seed: ``options[0]``."""
+    return lambda call, rows: apply([a.evaluate(rows) for a in call.arguments], call.options[0])
+
+
 FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
+    "ArrayInsert": _with_item,
+    "ArrayRepeat": _repeated,
     "Coalesce": _coalesce,
     "Concat": _concat,
     "ConcatWs": _concat_with,
@@ -894,7 +1037,9 @@ FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
     "Least": _extreme("<"),
     "LessThan": _comparison("<"),
     "LessThanOrEqual": _comparison("<="),
+    "Murmur3Hash": _hash(murmur3),
     "NaNvl": _unless_nan,
+    "XxHash64": _hash(xxhash64),
 }
 """Spark's expression class → its function of rows."""
 

@@ -10,6 +10,7 @@ their digits a float can have.  `digits_of` does the same with Python's integers
 from __future__ import annotations
 
 import math
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_UP, Decimal, localcontext
 from functools import cache
 
 import numpy as np
@@ -48,6 +49,31 @@ def text_of(value: float, *, is_single: bool = False, shortest: bool = False) ->
     if -3 < point <= 0:
         return f"{sign}0.{'0' * -point}{digits}"
     return f"{sign}{digits[0]}.{digits[1:] or '0'}E{point - 1}"
+
+
+def grouped_text(value: float | Decimal, places: int) -> str:
+    """Return the text of Java's ``DecimalFormat`` with commas, of numbers rounded half to even.
+
+    A float has the digits of its text, and is rounded by its exact value.
+
+    Examples
+    --------
+    >>> grouped_text(-1234567.125, 2), grouped_text(2.675, 2), grouped_text(2e23, 0)
+    ('-1,234,567.12', '2.67', '199,999,999,999,999,980,000,000')
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    exact = Decimal(value)
+    with localcontext() as context:
+        context.prec = 1200
+        shown = Decimal(text_of(value)) if isinstance(value, float) else exact
+        step = Decimal(1).scaleb(-places)
+        rounded = shown.quantize(step, ROUND_HALF_EVEN)
+        if abs(shown - rounded) * 2 == step and exact != shown:  # its text is half, and it is not
+            towards_zero = (exact < shown) == (shown > 0)
+            rounded = shown.quantize(step, ROUND_DOWN if towards_zero else ROUND_UP)
+    is_negative = value < 0 or (isinstance(value, float) and math.copysign(1.0, value) < 0)
+    return f"{'-' if is_negative else ''}{rounded.copy_abs():,.{places}f}"
 
 
 def _shortest(value: float, is_single: bool) -> tuple[str, int]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.adopt.casts import local_times, year_as_text
+from godwit.adopt.java_numbers import grouped_text
 from godwit.adopt.json_texts import key_texts, to_json
 from godwit.columns.arrays import mask_of
 
@@ -76,6 +77,35 @@ def _padded(text: str, length: int, pad: str, *, left: bool) -> str:
         return text[: max(length, 0)]
     fill = (pad * (length - len(text)))[: length - len(text)]
     return fill + text if left else text + fill
+
+
+def part_of_text(text: str, first: int, count: int) -> str:
+    """Return some characters of a text from a position, which counts from the end if negative."""
+    start = first - 1 if first > 0 else len(text) + first if first < 0 else 0
+    end = min(max(start + count, -(1 << 31)), (1 << 31) - 1)
+    return text[max(start, 0) : max(end, 0)] if end > start else ""
+
+
+def _overlaid(text: str, part: str, first: int, count: int) -> str:
+    """Return a text with another one in the place of some of its characters."""
+    after = first + (count if count >= 0 else len(part))
+    return part_of_text(text, 1, first - 1) + part + part_of_text(text, after, (1 << 31) - 1)
+
+
+def _distance(left: str, right: str) -> int:
+    """Return how many characters have to be put in, left out or changed to make texts equal."""
+    before = list(range(len(right) + 1))
+    for number, letter in enumerate(left, 1):
+        row = [number]
+        for place, other in enumerate(right):
+            row.append(min(before[place + 1] + 1, row[-1] + 1, before[place] + (letter != other)))
+        before = row
+    return before[-1]
+
+
+def _grouped_digits(call: FunctionSpec, numbers: pa.Array) -> pa.Array:
+    """Return numbers with ``options[0]`` decimal places, and a comma before each three digits."""
+    return each(lambda number: grouped_text(number, call.options[0]), call.dtype, numbers)
 
 
 def _before_delimiter(text: str, delimiter: str, count: int) -> str:
@@ -233,6 +263,17 @@ def _capitalised(text: str) -> str:
     return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in words)
 
 
+def _in_base64(call: FunctionSpec, data: pa.Array) -> pa.Array:
+    """Return bytes as text, with a line break after 76 characters if ``options[0]`` says so."""
+
+    def encoded(value: bytes) -> str:
+        text = base64.b64encode(value).decode()
+        width = 76 if any(call.options) else max(len(text), 1)
+        return "\r\n".join(text[place : place + width] for place in range(0, len(text), width))
+
+    return each(encoded, call.dtype, data)
+
+
 def _hexadecimal(value: int | str | bytes) -> str:
     """Return bytes, or an integer of 64 bits, in hexadecimal digits."""
     if isinstance(value, int):
@@ -275,18 +316,21 @@ def _translated(call: FunctionSpec, texts: pa.Array) -> pa.Array:
 
 TEXTS: dict[str, Callable[..., Any]] = {
     "Ascii": _per_row(lambda text: ord(text[0]) if text else 0),
-    "Base64": _per_row(lambda data: base64.b64encode(data).decode()),
+    "Base64": _in_base64,
     "Bin": _per_row(lambda number: f"{number & _ALL_BITS:b}"),
     "BitLength": _per_row(lambda value: 8 * _bytes_of(value)),
     "Crc32": _per_row(zlib.crc32),
     "DateFormatClass": _formatted,
+    "FormatNumber": _grouped_digits,
     "Hex": _per_row(_hexadecimal),
     "InitCap": _per_row(_capitalised),
     "KeyText": key_texts,
+    "Levenshtein": _per_row(_distance),
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,
     "OctetLength": _per_row(_bytes_of),
+    "Overlay": _per_row(_overlaid),
     "RLike": _found,
     "RegExpExtract": _extracted,
     "RegExpReplace": _replaced,

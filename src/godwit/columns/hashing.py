@@ -90,7 +90,7 @@ def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np
                 remedy="Use columns of a primitive type, strings, binary or decimals as keys.",
                 column=field.name,
             )
-        hashed = _hash_column(column, hashes)
+        hashed = hash_column(column, hashes)
         mask = mask_of(column)
         hashes = hashed if mask is None else np.where(mask, hashed, hashes)
     return hashes.view(np.int64)
@@ -138,7 +138,7 @@ def _canonical_values(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return canonical
 
 
-def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the hash of each value of a column, from its row's seed; arbitrary where null."""
     dtype = column.type
     if pa.types.is_null(dtype):
@@ -146,12 +146,12 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
     if pa.types.is_decimal128(dtype):
         if dtype.precision <= _MAX_LONG_DIGITS:
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
-        return hash_bytes(*_decimal_bytes(column), seeds)
+        return hash_bytes(*decimal_bytes(column), seeds)
     if is_text(dtype) or is_binary(dtype):
         same_width = fixed_width(column)
         if same_width is not None and same_width.dtype.itemsize < _STRIPE:
             return _hash_equal_lengths(same_width, seeds)
-        return hash_bytes(*_spans(column), seeds)
+        return hash_bytes(*spans_of(column), seeds)
     values = values_of(column)
     if pa.types.is_floating(dtype):
         # Spark has no half floats: their value as a float stands for them.
@@ -164,7 +164,7 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
     return hash_int32(values.astype(np.int32), seeds)
 
 
-def _spans(
+def spans_of(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return bytes, starts and lengths of values of a text or binary column; nulls are empty."""
@@ -184,7 +184,7 @@ def _spans(
     return data, starts, lengths
 
 
-def _decimal_bytes(
+def decimal_bytes(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return bytes, starts and lengths of decimals, encoded as by Java's ``toByteArray``."""

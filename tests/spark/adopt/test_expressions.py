@@ -22,6 +22,26 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+_LAST_DIGITS = (
+    *("log10(abs(d))", "ln(abs(d))", "log2(abs(f))", "exp(d)", "exp(f)", "log10(a)", "ln(d / 7)"),
+    *("power(d, 2)", "power(d, 0.5D)", "power(f, -1)", "power(d, 1)", "power(d, 0)"),
+    *("format_number(d, 2)", "format_number(d * 0.1, 0)", "format_number(l, 3)"),
+    *("width_bucket(d, 0, 10.5, 5)", "width_bucket(a, 10, -3, sh)", "pmod(by, sh)"),
+    *("hash(s, a, d, m, l, t, dt, o)", "hash(ar, st, at, `as`, ad, f, by)", "hash(n, g, b, u)"),
+    *("xxhash64(s, a, d, m, l, t, dt, o)", "xxhash64(ar, st, at, `as`, ad, f, by)"),
+    *("levenshtein(s, u)", "overlay(s placing u from ix for by)", "overlay(s placing '_' from 2)"),
+    *("base64(encode(repeat(s, 30), 'UTF-8'))", "array_repeat(s, ix)", "sequence(ix, by)"),
+    *("arrays_overlap(ar, array(a, 5))", "arrays_overlap(`as`, array(u))", "array_append(ar, a)"),
+    *("array_prepend(`as`, null)", "concat(ar, array(cast(w as int)))"),
+)
+_CLOCKS = (
+    *("cast(dt as timestamp)", "cast(n as timestamp)", "to_utc_timestamp(q, 'America/New_York')"),
+    *("date_trunc('HOUR', t)", "date_trunc('DAY', t)", "date_trunc('MONTH', q)"),
+    *("t + interval 3 days", "q - interval '1 2' day to hour", "timestampadd(HOUR, 30, q)"),
+    *("timestampadd(DAY, -2, q)", "dt - interval 3 months", "dt + interval 1 year"),
+    *("months_between(t, q)", "months_between(q, t2, false)", "months_between(dt, q)"),
+)
+
 
 @pytest.mark.parametrize(
     ("ansi", "zone", "seed"),
@@ -33,6 +53,14 @@ def test_drawn_expressions_are_those_of_spark(
     comparison, differences = compare_drawn(spark, seed, 50, ansi=ansi, zone=zone, failing=5)
     assert differences == []
     assert comparison.compared >= 35
+
+
+@pytest.mark.parametrize(("zone", "texts"), [("UTC", _LAST_DIGITS), ("Europe/Berlin", _CLOCKS)])
+def test_digits_hashes_and_clocks_are_those_of_java(
+    spark: SparkSession, zone: str, texts: tuple[str, ...]
+) -> None:
+    _, differences = compare_drawn(spark, 5, 0, ansi=True, zone=zone, given=texts)
+    assert differences == []
 
 
 @minutes_long
