@@ -26,6 +26,7 @@ from godwit.adopt.plan import (
 from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.spark_aggregates import EncodedAggregate
 from godwit.adopt.spark_states import AggregateState
+from godwit.adopt.unread import without_dead_branches
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
@@ -52,7 +53,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
         grouping = results = output_of(node)
         child = node.child()
     else:
-        grouping, results = to_list(node.groupingExpressions()), _results_of(node)
+        grouping, results = to_list(node.groupingExpressions()), _results_of(translation, node)
         child = node.child()
     keys = GroupKeys(translation, node, grouping)
     functions = _functions_in(results)
@@ -258,9 +259,10 @@ def _grouped(
     )
 
 
-def _results_of(node: Any) -> list[Any]:
+def _results_of(translation: Translator, node: Any) -> list[Any]:
     """Return the results of an ``Aggregate``."""
-    return to_list(node.aggregateExpressions())
+    results = to_list(node.aggregateExpressions())
+    return [without_dead_branches(translation.catalyst, result) for result in results]
 
 
 def _functions_in(results: Sequence[Any]) -> list[Any]:

@@ -115,7 +115,7 @@ def _output_at_run(translation: Translator, node: Any) -> list[Any]:
     The first one with an event time says which rows are late.
     """
     keys = {id_of(key) for key in to_list(node.keys())}
-    for part in walk(translation.catalyst.optimized(translation.plan)):
+    for part in walk(translation.optimized_plan):
         if kind_of(part) == kind_of(node) and {id_of(k) for k in to_list(part.keys())} == keys:
             return output_of(part.child())
     return output_of(node.child())

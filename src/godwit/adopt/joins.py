@@ -341,7 +341,7 @@ def _at_run(translation: Translator, node: Any) -> Any:
             for part in walk(plan)
             if kind_of(part) == "Join" and all(c.isStreaming() for c in children_of(part))
         ]
-        for plan in (translation.plan, translation.catalyst.optimized(translation.plan))
+        for plan in (translation.plan, translation.optimized_plan)
     )
     position = next(n for n, known in enumerate(own) if known.fastEquals(node) or len(own) == 1)
     if len(own) != len(run):

@@ -77,6 +77,10 @@ class Translator(Protocol):
     whole_windows: bool  # windows that come out as they grow have a state each, as in Spark
     states: list[OperatorState]  # of the operators translated so far
 
+    @property
+    def optimized_plan(self) -> Any:
+        """The plan of the whole query as Spark's optimizer leaves it."""
+
     def unique(self, name: str) -> str:
         """Return a name that no other column or operator of the flow has."""
 

@@ -8,6 +8,7 @@ of Spark's JVM, of which little is read; plans that Spark runs are put together 
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from functools import cache, cached_property, reduce, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -37,12 +38,16 @@ TIME_WINDOW: Final = "spark.timeWindow"
 """Key of a column's metadata: it has windows of one length."""
 SESSION_WINDOW: Final = "spark.sessionWindow"
 """Key of a column's metadata: it has session windows."""
+_WINDOWS: Final = frozenset({TIME_WINDOW, SESSION_WINDOW})
+_THROUGH: Final = frozenset({"Filter", "Project", "SubqueryAlias", "View"})
 _EXACT_TIMES: Final = {
     "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
 }
 KEY_TEXT: Final = "godwitKey"
 """Option by which the text of a key is known again; Spark does not look at it."""
+_LEAVES: Final = frozenset({"AttributeReference", "Literal"})
+_NUMBERED: Final = re.compile(r"#(\d+)L?(?:-T\d+ms)?\Z")
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
@@ -85,7 +90,7 @@ def children_of(node: Any) -> list[Any]:
 
 @_once
 def _children(node: Any) -> list[Any]:
-    return to_list(node.children())
+    return [] if kind_of(node) in _LEAVES else to_list(node.children())
 
 
 def output_of(node: Any) -> list[Any]:
@@ -164,8 +169,9 @@ def _expressions(node: Any) -> list[Any]:
 
 @_once
 def id_of(attribute: Any) -> int:
-    """Return Spark's number of a column."""
-    return int(attribute.exprId().id())
+    """Return Spark's number of a column, with which its text ends: one call instead of two."""
+    match = _NUMBERED.search(attribute.toString())
+    return int(attribute.exprId().id() if match is None else match[1])
 
 
 @_once
@@ -331,10 +337,20 @@ class Catalyst:
         """Return a projection of a plan."""
         return self.logical.Project(self.sequence(expressions), child)
 
+    def with_column(self, expand: Any, attribute: Any) -> Any:
+        """Return an ``Expand`` that passes a further column of the node below it."""
+        rows = [self.sequence([*to_list(p), attribute]) for p in to_list(expand.projections())]
+        output = self.sequence([*output_of(expand), attribute])
+        return self.logical.Expand(self.sequence(rows), output, expand.child())
+
     def when(self, condition: Any, value: Any) -> Any:
         """Return an expression that has a value where a condition is true, else null."""
         null = self.expressions.Literal(None, value.dataType())
         return self.expressions.If(condition, value, null)
+
+    def choice(self, condition: Any, value: Any, other: Any) -> Any:
+        """Return an expression that has a value where a condition is true, else another one."""
+        return self.expressions.If(condition, value, other)
 
     def negation(self, condition: Any) -> Any:
         """Return the negation of a condition."""
@@ -481,6 +497,47 @@ class Catalyst:
         """Return a plan, which may stream, as Spark's optimizer changes it."""
         return self._session.sessionState().optimizer().execute(plan)
 
+    def without_unread_columns(self, plan: Any) -> Any:
+        """Return a plan without the columns that nothing above them reads."""
+        return self._catalyst.companion("optimizer.ColumnPruning").apply(plan)
+
+    def with_filters_below_aggregates(self, plan: Any) -> Any:
+        """Return a plan in which filters on group keys are below the aggregate, as Spark has them.
+
+        Those on windows stay: sessions are of all their rows, and panes are found below them.
+        """
+        rule = self._catalyst.companion("optimizer.PushDownPredicates")
+
+        def change(node: Any) -> Any:
+            """Move the parts of a filter, through projections, below an aggregate."""
+            if kind_of(node) != "Filter":
+                return None
+            above = []
+            while kind_of(node) in _THROUGH:
+                above.append(node)
+                node = node.child()
+            if kind_of(node) != "Aggregate":
+                return None
+            columns = [a for a in output_of(node.child()) if not _WINDOWS & {*metadata_of(a)}]
+            part = self.with_children(node, [self.project(columns, self.one_row())])
+            for upper_node in reversed(above):
+                if kind_of(upper_node) in {"Filter", "Project"}:
+                    part = self.with_children(upper_node, [part])
+            for _ in above:  # each time, filters become one, or pass a node
+                part = rule.apply(part)
+            return put_back(part, self.rewrite(node.child(), change))
+
+        def put_back(part: Any, child: Any) -> Any:
+            """Return a part over the child of its aggregate, with the filter that has moved."""
+            if kind_of(part) != "Aggregate":
+                return self.with_children(part, [put_back(part.child(), child)])
+            moved = part.child().child()
+            if kind_of(moved) == "Filter":
+                child = self.logical.Filter(moved.condition(), child)
+            return self.with_children(part, [child])
+
+        return self.rewrite(plan, change)
+
     def with_joined_conditions(self, plan: Any) -> Any:
         """Return a plan in which conditions above inner joins of streams are parts of these.
 
@@ -507,12 +564,28 @@ class Catalyst:
 
         `refuse`: called with an expression, and the reason as text.
         """
-        current = getattr(self._catalyst, "trees.TreePattern").CURRENT_LIKE()
         for expression in expressions_of(node):
             if not (expression.deterministic() or all(map(_is_repeatable, walk(expression)))):
                 refuse(expression, "a value that differs at each call")
-            if expression.containsPattern(current):
+            if self.reads_clock(expression):
                 refuse(expression, "the current time")
+
+    @cached_property
+    def _clock(self) -> Any:
+        return getattr(self._catalyst, "trees.TreePattern").CURRENT_LIKE()
+
+    @cached_property
+    def _choices(self) -> Any:
+        patterns = getattr(self._catalyst, "trees.TreePattern")
+        return self.sequence([patterns.CASE_WHEN(), patterns.IF()])
+
+    def reads_clock(self, expression: Any) -> bool:
+        """Return whether the value of an expression is another one in each batch."""
+        return bool(expression.containsPattern(self._clock))
+
+    def has_choices(self, node: Any) -> bool:
+        """Return whether a node or an expression has ``CASE`` or ``if`` in it, or below it."""
+        return bool(node.containsAnyPattern(self._choices))
 
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a node or an expression with other children."""

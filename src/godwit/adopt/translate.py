@@ -16,7 +16,7 @@ import re
 import zlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.errors import AnalysisException, PySparkTypeError
@@ -54,6 +54,7 @@ from godwit.adopt.plan import (
 )
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.adopt.unions import unite
+from godwit.adopt.unread import without_unread
 from godwit.api.streams import Stream
 from godwit.columns.types import is_key_type
 from godwit.columns.whole_stream import KEY_OF_ALL
@@ -190,6 +191,7 @@ class Translation:
                 f"{_MULTIPLE} is off, so that rows are late by the watermark of their own batch",
                 f"spark.conf.unset({_MULTIPLE!r}).",
             )
+        self.plan = without_unread(self.catalyst, self.plan, lambda n: is_stateful(n, self.mode))
         if self.own_sources:
             check_scans(self.plan)
         rows = self.rows_of(self.plan)
@@ -212,6 +214,11 @@ class Translation:
             result_columns=names,
             states=tuple(sorted(self.states, key=lambda state: self._order[state.operator])),
         )
+
+    @cached_property
+    def optimized_plan(self) -> Any:
+        """The plan of the whole query as Spark's optimizer leaves it."""
+        return self.catalyst.optimized(self.plan)
 
     def _policy(self) -> Literal["min", "max"]:
         """Return which watermark of the query's streams is that of the query."""
@@ -540,10 +547,9 @@ class Translation:
 
     def _carried(self, plan: Any, attribute: Any) -> Any:
         """Return a plan whose projections keep a column, so that its output has it."""
-        number = id_of(attribute)
         carried = plan
         for _ in range(64):  # as many projections as may lie over one another
-            if any(id_of(a) == number for a in output_of(carried)):
+            if carried.outputSet().contains(attribute):
                 return carried
             carried = self._carry_once(carried, attribute)
         raise self.refused(
@@ -552,17 +558,18 @@ class Translation:
 
     def _carry_once(self, plan: Any, attribute: Any) -> Any:
         """Add a column to the lowest projections that have it below and not in their output."""
-        number = id_of(attribute)
 
         def carry(node: Any) -> Any:
-            """Add the column to a projection right above it."""
-            if kind_of(node) != "Project":
+            """Add the column to a projection, or projections, right above it."""
+            if kind_of(node) not in {"Expand", "Project"}:
                 return None
-            listed = to_list(node.projectList())
-            has = any(id_of(e) == number for e in listed)
-            if has or not any(id_of(a) == number for a in output_of(node.child())):
+            if node.outputSet().contains(attribute):
                 return None
-            return self.catalyst.project([*listed, attribute], node.child())
+            if not node.child().outputSet().contains(attribute):
+                return None
+            if kind_of(node) == "Expand":
+                return self.catalyst.with_column(node, attribute)
+            return self.catalyst.project([*to_list(node.projectList()), attribute], node.child())
 
         return self.catalyst.rewrite(plan, carry)
 
@@ -572,7 +579,7 @@ class Translation:
         `whole`: the plan of the rows, with the watermark's node, `mark`.
         """
         own = _path_to(self.catalyst.optimized(whole), mark)
-        native = _path_to(self.catalyst.optimized(self.plan), mark)
+        native = _path_to(self.optimized_plan, mark)
         if own is None or native is None:
             return None
         time = id_of(mark.eventTime())

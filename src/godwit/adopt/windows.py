@@ -106,10 +106,14 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
         The windows; the column of the times; and the plan without the windows. ``None`` if the plan
         is not of this form, or the windows are not of one length.
     """
+    number, filters = id_of(window), []
+    while _is_choice(plan) or (kind_of(plan) == "Filter" and _is_above_filter(plan)):
+        if kind_of(plan) == "Filter":
+            filters.append(plan.condition())
+        plan = plan.child()
     if kind_of(plan) != "Filter" or kind_of(plan.child()) not in {"Expand", "Project"}:
         return None
     node = plan.child()
-    number = id_of(window)
     if kind_of(node) == "Expand":
         position = [id_of(a) for a in output_of(node)].index(number)
         candidates = [to_list(part)[position] for part in to_list(node.projections())]
@@ -125,8 +129,31 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
         return None
     if not references(plan.condition()) <= {*read, number}:
         return None
+    columns = {id_of(a) for a in output_of(below)}
+    if not all(references(condition) <= columns - {number} for condition in filters):
+        return None
     windows = _measured(catalyst, candidates, times[0])
+    for condition in reversed(filters):
+        below = catalyst.logical.Filter(condition, below)
     return None if windows is None else (windows, times[0], below)
+
+
+def _is_choice(plan: Any) -> bool:
+    """Return whether a node only chooses columns, as the rule for unread ones leaves it."""
+    return kind_of(plan) == "Project" and all(
+        kind_of(e) == "AttributeReference" for e in to_list(plan.projectList())
+    )
+
+
+def _is_above_filter(plan: Any) -> bool:
+    """Return whether there is another filter below a node, with nothing but chosen columns between.
+
+    The lowest one leaves out the rows that are in no window.
+    """
+    below = plan.child()
+    while _is_choice(below):
+        below = below.child()
+    return kind_of(below) == "Filter"
 
 
 def _measured(catalyst: Catalyst, windows: Sequence[Any], time: Any) -> TimeWindow | None:
