@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,23 @@ if TYPE_CHECKING:
     from godwit.api.streams import Stream
 
 
+_logger = logging.getLogger("godwit")
+
+
 class Finish:
     """The part of a query above its last operator, computed by Spark over the rows of a batch."""
 
     def __init__(self, catalyst: Catalyst, rows: Adopted) -> None:
         self._catalyst, self._rows = catalyst, rows
+        plan = rows.plan
+        for number in rows.path:
+            if kind_of(plan) == "CollectMetrics":
+                _logger.warning(
+                    "The progress of the query has no metrics of observe(%r): it stands above the "
+                    "last stateful operator. Put it below the first one.",
+                    str(plan.name()),
+                )
+            plan = children_of(plan)[number]
 
     def __call__(self, batch: DataFrame) -> DataFrame:
         """Return the query's result for the rows that the stream has in a batch."""

@@ -19,7 +19,7 @@ from godwit.model.frames import user_call
 from godwit.runtime.query import Query
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from godwit.model.errors import GodwitError
 
@@ -68,27 +68,13 @@ class SparkQuery(Query):
         such as ``numRowsTotal`` of a state operator, is -1. ``phasesMs`` has the durations of
         Godwit's phases, and ``durationMs`` those of Spark's names.
         """
-        durations = self._spark_durations()
-        return [self._as_spark_progress(entry, durations) for entry in super().recentProgress]
+        return self._as_spark_progress(super().recentProgress)
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802  StreamingQuery's name
         """Progress of the last batch, as an item of `recentProgress`; ``None`` before it."""
-        latest = super().lastProgress
-        return None if latest is None else self._as_spark_progress(latest, self._spark_durations())
-
-    def _spark_durations(self) -> Mapping[int, Mapping[str, int]]:
-        """Return the durations that Spark measured, by batch: of the last ones, without Godwit's.
-
-        Empty for a query that reads its sources itself.
-        """
-        spark = getattr(self._driver, "spark_query", None)
-        return {
-            progress.batchId: {
-                name: ms for name, ms in progress.durationMs.items() if "." not in name
-            }
-            for progress in (() if spark is None else spark.recentProgress)
-        }
+        progress = self.recentProgress
+        return progress[-1] if progress else None
 
     @user_call
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
@@ -106,32 +92,54 @@ class SparkQuery(Query):
         """Print the plan of Godwit's flow; `extended` changes nothing."""
         super().explain()
 
-    def _as_spark_progress(
-        self, entry: Mapping[str, Any], durations: Mapping[int, Mapping[str, int]]
-    ) -> StreamingQueryProgress:
-        """Return the progress of an epoch with the Spark keys, and its own beside them.
+    def _as_spark_progress(self, entries: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Return the progress of epochs with the Spark keys, and their own beside them.
 
-        `durations`: batch → what Spark measured of it.
+        Spark measures its part of a micro-batch, and what ``observe`` asks for there. A batch
+        without rows has the sources of the one before it, at their ends.
         """
-        watermarks = [mark for mark in entry["watermarks"].values() if mark is not None]
-        sources = [{**_SOURCE, **source} for source in entry.get("sources", ())]
-        seconds = entry["durationMs"]["epoch"] / 1e3
-        batch = entry["batchId"]
+        spark = getattr(self._driver, "spark_query", None)  # else it reads its sources itself
+        measured = {p.batchId: p for p in (() if spark is None else spark.recentProgress)}
+        first = max(self._run.log.identity.batches_before - 1, 0)  # numbers of a query continue
+        sources: list[dict[str, Any]] = []
+        progress = []
+        for entry in entries:
+            idle = entry["batchId"] is None
+            sources = (
+                [{**source, **_idle(source)} for source in sources]
+                if idle
+                else [{**_SOURCE, **source} for source in entry.get("sources", ())]
+            )
+            of_spark = None if idle else measured.get(entry["batchId"])
+            progress.append(self._one_progress(entry, first + entry["epoch"], sources, of_spark))
+        return progress
+
+    def _one_progress(
+        self, entry: Mapping[str, Any], batch: int, sources: list[dict[str, Any]], of_spark: Any
+    ) -> StreamingQueryProgress:
+        """Return the progress of an epoch, with the number of its batch.
+
+        `sources`: figures of these. `of_spark`: Spark's progress of its micro-batch, if known.
+        """
+        durations = {} if of_spark is None else of_spark.durationMs
+        observed = {} if of_spark is None else of_spark.observedMetrics
+        watermark = entry["queryWatermark"] or (_NO_WATERMARK if entry["watermarks"] else None)
+        epoch_ms = round(entry["durationMs"]["epoch"])
         filled = {
             **entry,
             "id": self.id,
             "runId": self.runId,
             "name": self.name,
-            "batchId": self._run.batches - 1 if batch is None else batch,
-            "batchDuration": round(seconds * 1e3),
+            "batchId": batch,
+            "batchDuration": epoch_ms,
             "durationMs": {
-                "addBatch": round(seconds * 1e3),
-                "triggerExecution": round(seconds * 1e3),
+                "addBatch": epoch_ms,
+                "triggerExecution": epoch_ms,
                 **{n: round(ms) for n, ms in entry["durationMs"].items() if n in _DURATIONS},
-                **durations.get(batch, {}),
+                **{name: ms for name, ms in durations.items() if "." not in name},
             },
             "phasesMs": entry["durationMs"],
-            "eventTime": {"watermark": min(watermarks)} if watermarks else {},
+            "eventTime": {} if watermark is None else {"watermark": watermark},
             "stateOperators": [
                 _state_operator(name, entry, self._metrics.get(name, {}))
                 for name in entry["loads"]
@@ -140,11 +148,12 @@ class SparkQuery(Query):
             "sources": sources,
             "sink": {"description": self._sink, "numOutputRows": entry["numOutputRows"]},
             "inputRowsPerSecond": sum(source["inputRowsPerSecond"] or 0.0 for source in sources),
-            "observedMetrics": {},
+            "observedMetrics": {name: row.asDict(recursive=True) for name, row in observed.items()},
         }
         progress = StreamingQueryProgress.fromJson(filled)
         for key in filled.keys() - progress.keys():
             progress[key] = filled[key]
+        progress["observedMetrics"] = observed  # rows within rows, too
         return progress
 
     def _as_godwit_error(self, error: BaseException) -> GodwitError:
@@ -172,6 +181,16 @@ _SOURCE = {
     "numInputRows": -1,
 }
 """Progress of a source by Spark's keys, with the values of keys that own sources do not have."""
+_NO_WATERMARK = "1970-01-01T00:00:00.000Z"  # as Spark has it before there is one
+
+
+def _idle(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what differs in the figures of a source in a batch without rows after another."""
+    return {
+        "startOffset": source["endOffset"],
+        "numInputRows": 0,
+        **dict.fromkeys(("inputRowsPerSecond", "processedRowsPerSecond"), 0.0),
+    }
 
 
 def _state_operator(

@@ -217,6 +217,7 @@ class FlowEpochs(Generic[RowsT]):
         )
         self._committed = self._batch, self._reports, self._planned_us
         self._error_shares.committed()
+        self._query_watermark = self.times.times.query  # before the epoch
         self.times.after_commit(
             times, self._epoch_times, self._reports, self.cluster.monotonic_us()
         )
@@ -236,6 +237,7 @@ class FlowEpochs(Generic[RowsT]):
             chains=self.log.chains,
             copies=copies,
             counting=self._counting,
+            query_watermark=self._query_watermark,
         )
 
     def deliver(self) -> None:

@@ -124,11 +124,12 @@ def build_outcome(
     chains: Chains,
     copies: Copies,
     counting: Mapping[tuple[str, int], str],
+    query_watermark: int | None = None,
 ) -> EpochOutcome:
     """Return the outcome of a committed epoch.
 
     `chains`: as of the commit. `copies`: which executor had which before. `counting`: see
-    `counted_inputs`.
+    `counted_inputs`. `query_watermark`: before the epoch.
     """
     versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
@@ -180,6 +181,7 @@ def build_outcome(
         },
         tables=tables,
         watermarks=dict(record.watermarks),
+        query_watermark=query_watermark,
         left_out=count_left_out(reports),
         hot_keys={**hot_keys_of(reports), **heavy_keys_of(key_work, lanes)},
         key_work=key_work,
@@ -439,7 +441,8 @@ def progress_of(
     ``requests`` (to the object store of the checkpoint: ``epoch``, those of the epoch, and
     ``beside``, all others since the last report, each by kind; empty on disks),
     ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
-    maps recompute the event time → ISO 8601, UTC),
+    maps recompute the event time → ISO 8601, UTC), ``queryWatermark`` (that the epoch of an adopted
+    query ran with; ``None`` before there is one),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
@@ -472,6 +475,7 @@ def progress_of(
         "changelogBytes": outcome.changelog_bytes,
         "snapshotBytes": outcome.snapshot_bytes,
         "watermarks": {source: _iso(moment) for source, moment in outcome.watermarks.items()},
+        "queryWatermark": _iso(outcome.query_watermark) if outcome.query_watermark else None,
         "leftOutRows": {name: dict(counts) for name, counts in outcome.left_out.items()},
         "hotKeys": {
             name: {key: round(share, 4) for key, share in keys.items()}

@@ -76,6 +76,8 @@ class EpochOutcome:
     # source, or ``<source>/<operator>`` where maps recompute the event time → watermark after
     # the epoch, microseconds since 1970-01-01 UTC
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    # watermark that the epoch of a query of Spark's ran with; ``None`` before there is one
+    query_watermark: int | None = None
     # operator → reason → rows outside of all its windows: ``late`` for all of them, too far
     # ``ahead`` of the clock, ``untimed``
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

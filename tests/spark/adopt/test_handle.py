@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.functions import expr, timestamp_seconds
+from pyspark.sql.functions import expr, timestamp_seconds, window
 from pyspark.sql.streaming.query import StreamingQuery
 
 import godwit as gw
@@ -91,6 +92,47 @@ def test_the_handle_answers_as_sparks_does(spark: SparkSession, rows: DataFrame)
             started.append(_used(query, spark))
         assert started[1] == started[0]
     assert len(started[0]["progress"]) == len(_FIELDS)
+
+
+def test_the_progress_of_each_batch_is_that_of_spark(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = spark.readStream.schema("at timestamp").option("maxFilesPerTrigger", 1)
+    counts = (
+        rows.parquet(str(tmp_path / "in"))
+        .observe("rows", expr("count(*) AS n"), expr("max(struct(at)) AS last"))
+        .withWatermark("at", "1 second")
+        .groupBy(window("at", "10 seconds"))
+        .count()
+        .observe("after", expr("count(*) AS n"))
+    )
+    answers = []
+    for start, name in ((counts.writeStream, "spark"), (gw.write_stream(counts), "ours")):
+        writer = start.format("noop").option("checkpointLocation", str(tmp_path / name))
+        found = []
+        for seconds in (15, 42):  # the second one restarts the query
+            at = pa.array([seconds * 10**6], pa.timestamp("us", "UTC"))
+            pq.write_table(pa.table({"at": at}), tmp_path / f"in/{seconds}.parquet")
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            found += [
+                (
+                    batch.batchId,
+                    batch.numInputRows,
+                    batch.eventTime["watermark"],
+                    [(s.numInputRows, json.loads(s.endOffset)) for s in batch.sources],
+                    batch.observedMetrics.get("rows") if batch.numInputRows else None,
+                    json.loads(batch.json)["eventTime"]["watermark"],
+                )
+                for batch in query.recentProgress
+            ]
+        (tmp_path / "in/15.parquet").unlink()
+        (tmp_path / "in/42.parquet").unlink()
+        answers.append(found)
+    assert answers[1] == answers[0]
+    assert len(answers[0]) == 4  # each run ends with a batch without rows
+    assert "no metrics of observe('after')" in caplog.text
 
 
 def test_a_failure_is_caught_as_sparks_and_as_ours(rows: DataFrame, tmp_path: Path) -> None:
