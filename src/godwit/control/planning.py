@@ -757,6 +757,7 @@ class Planning:
             longest_epoch_s=self._topology.longest_epoch_s,
             stages=_stage_loads(self._topology.stages, period, speeds),
             busiest=period.busiest_s * period.to_offered_per_s,
+            settled=period.settled,
             learned=self._learning.learned,
             lead_s=lead_s,
             fills_at_once=fills_at_once,

@@ -220,6 +220,7 @@ class Rebalancing:
         problem = measured.problem
         started: dict[str, str] = {}
         busy = busy_lanes(measured, self._migrations.view, selected.order)
+        relief = _relief(problem, selected.assignment) / len(plan.moving_components or (1,))
         for name in measured.components:
             part = measured.parts[name]
             order = [k for k in selected.order.tolist() if part.start <= k < part.stop]
@@ -227,7 +228,7 @@ class Rebalancing:
                 continue
             places = {k - part.start: problem.executors[selected.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
-            migration = self._request_moves(plan, name, places, sources, busy)
+            migration = self._request_moves(plan, name, places, sources, busy, relief=relief)
             if migration:
                 started[name] = migration
         if not started:
@@ -272,11 +273,14 @@ class Rebalancing:
         places: dict[int, str],
         sources: list[str],
         busy: dict[str, FloatArray],
+        *,
+        relief: float,
     ) -> str:
         """Request the moves of component `name`; return the migration's id, empty if outdated.
 
         `places`: key group → executor. `sources`: present executor of each. `busy`: load of lanes
-        (see `spread_over_lanes`), to which the moved load is added.
+        (see `spread_over_lanes`), to which the moved load is added. `relief`: share of its time by
+        which the busiest executor is relieved.
         """
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
@@ -295,6 +299,7 @@ class Rebalancing:
                     target=spread_over_lanes(current.moved(places), places, weight, busy),
                     strategy=view.components[name].default_strategy,
                     chooses=True,
+                    relief=relief,
                     bounds=self._settings.bounds,
                     loads=dict(enumerate(weight.tolist())),
                     order=tuple(places),
@@ -315,6 +320,19 @@ class Rebalancing:
             started_s=self._now_s,
         )
         return migration
+
+
+def _relief(problem: Problem, after: IntArray) -> float:
+    """Return the share of its time by which the busiest executor is relieved; at least 0.
+
+    `after`: executor of each key group after the moves.
+    """
+    busy_s, capacity = problem.load[:, 0], problem.capacity[:, 0]
+    now, then = (
+        float((np.bincount(places, busy_s, len(capacity)) / capacity).max())
+        for places in (problem.current, after)
+    )
+    return max(now - then, 0.0)
 
 
 def spread_over_lanes(

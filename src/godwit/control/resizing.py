@@ -794,9 +794,11 @@ def slowness_reason(
     to_share = situation.offered / offered if offered else 0.0
     busy = to_share * sum(_busiest_lane(plan, _places_after(plan)) for plan in plans)
     before = to_share * sum(_busiest_lane(plan, plan.measured.problem.current) for plan in plans)
-    if 0 < before < situation.busiest and busy:
-        # Which lane is busiest differs from epoch to epoch, by rows that come by chance: the more
-        # rows a lane has, the less.
+    # Which lane is busiest differs from epoch to epoch, by rows that come by chance: the more rows
+    # a lane has, the less. Epochs under other places say nothing of it.
+    if not situation.settled:
+        busy *= min(situation.learned.unevenness_at(executors, situation.cores), _STRAYS)
+    elif 0 < before < situation.busiest and busy:
         strays = min(situation.busiest / before, _STRAYS) - 1
         busy *= 1 + strays * math.sqrt(min(before / busy, 1.0))
     modelled = busy_share(situation, executors, situation.learned)

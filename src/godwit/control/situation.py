@@ -175,6 +175,7 @@ class ScalingSituation:
     # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
     # where nothing was measured
     busiest: float = 0.0
+    settled: bool = True  # whether all of its epochs had the present places
     # seconds until executors that are asked for now will have come
     lead_s: float = 0.0
     learned: Learned = field(default_factory=Learned)  # what completes the model

@@ -563,6 +563,7 @@ def run_started(
                 for state in operator.states
             ],
             min_bytes=partial_copies.FROM_BYTES,
+            local=log.storage.maps,
         ),
     )
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from godwit.migration.regrouping import Regrouping, RegroupingStage
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.migration.strategy import Policy
-    from godwit.model.assignment import Move
+    from godwit.model.assignment import Assignment, Move
     from godwit.model.events import Event
     from godwit.placement.copy_routes import CopyRoute
 
@@ -291,12 +291,10 @@ class Coordinator:
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
             moving = component.assignment.moves_to(request.target)
-        chosen = self._why_on_demand(request)
-        if chosen:
-            request = replace(request, strategy=Strategy.ON_DEMAND)
+        request, chosen = self._choose_strategy(request)
         strategy, reason = self._protocol.suitable_strategy(request)
         if request.chooses:
-            reason = chosen if strategy is Strategy.ON_DEMAND else ""
+            reason = chosen
         started = self._make_event(
             events.MigrationStarted,
             migration=request.id,
@@ -308,10 +306,10 @@ class Coordinator:
         )
         self._follow(self._protocol.migrate(request), started)
 
-    def _why_on_demand(self, request: MigrationRequested) -> str:
-        """Return why a migration should be on demand and not live; else empty.
+    def _choose_strategy(self, request: MigrationRequested) -> tuple[MigrationRequested, str]:
+        """Return a request with the strategy by which it costs least, and why that is not live.
 
-        See `MoveCosts`.
+        Unchanged if the request states its strategy. See `MoveCosts` and `why_load_first`.
         """
         component = self._view.components.get(request.component)
         if (
@@ -319,15 +317,31 @@ class Coordinator:
             or request.strategy is not Strategy.LIVE
             or component is None
             or component.assignment.num_key_groups != request.target.num_key_groups
-            or not self._protocol.can_fetch(request.component)
             or len(self._committed_s) < _MIN_EPOCHS
         ):
-            return ""
+            return request, ""
         period_s = (self._committed_s[-1] - self._committed_s[0]) / (len(self._committed_s) - 1)
         if period_s <= 0:
+            return request, ""
+        if why := self._why_on_demand(request, component.assignment, period_s):
+            fetched = replace(request, strategy=Strategy.ON_DEMAND)
+            if self._protocol.suitable_strategy(fetched)[0] is Strategy.ON_DEMAND:
+                return fetched, why
+        if why := self._protocol.why_load_first(request, period_s):
+            return replace(request, strategy=Strategy.DISRUPTIVE), why
+        return request, ""
+
+    def _why_on_demand(
+        self, request: MigrationRequested, assignment: Assignment, period_s: float
+    ) -> str:
+        """Return why a migration should be on demand and not live; else empty.
+
+        `assignment`: of its component. `period_s`: between two epochs.
+        """
+        if not self._protocol.can_fetch(request.component):
             return ""
         return move_costs(
-            component.assignment,
+            assignment,
             request.target,
             lanes=self._view.executors,
             busy_ms=self.recent_load.mean_executor_busy_ms(),

@@ -148,8 +148,10 @@ class MigrationRequested:
     component: str  # it may have one migration at a time
     target: Assignment  # with lanes and list of executors
     strategy: Strategy = Strategy.LIVE
-    # the coordinator may choose ``ON_DEMAND`` instead of ``LIVE``, by measured costs
+    # the coordinator may choose ``ON_DEMAND`` or ``DISRUPTIVE`` instead of ``LIVE``, by costs
     chooses: bool = False
+    # share of its time by which the busiest lane is relieved, where that is known
+    relief: float = 0.0
     bounds: Bounds = field(default_factory=Bounds)
     # key group → load, for the order of the moves (see `order_moves`); default: 1 each
     loads: Mapping[int, float] = field(default_factory=dict)

@@ -36,6 +36,12 @@ _FETCH_MS: Final = 2e-3
 """Lane's time to fetch the state of one key, in milliseconds."""
 _INDEX_MS: Final = 2e-6
 """Lane's time to find the rows of one byte of state in the checkpoint, once, in milliseconds."""
+_LOAD_MS: Final = 3e-5
+"""Lane's time to load one byte of state, in milliseconds."""
+_LOAD_KEY_GROUP_MS: Final = 0.5
+"""Lane's time to load a key group, however little its state."""
+_LOADING: Final = 2
+"""Factor on the time to load state, for disks that are slower than those measured."""
 _COPY_BYTES_PER_S: Final = 30e6
 """Throughput of copies for a live migration, where none was measured."""
 
@@ -46,12 +52,14 @@ class OnDemand:
 
     `obstacles`: state → reason why it has to be loaded whole, empty if it has not; other states are
     loaded whole. `timed`: states of which some epochs read all keys, as when windows close.
-    `min_bytes`: state that one lane has to fetch at least.
+    `min_bytes`: state that one lane has to fetch at least. `local`: the checkpoint is on a local
+    disk of the machine.
     """
 
     obstacles: Mapping[Any, str] = field(default_factory=dict)
     timed: Collection[Any] = ()
     min_bytes: int = 0
+    local: bool = False
 
     def obstacle(self, states: Collection[Any]) -> str:
         """Return the reason why states of a component cannot be fetched on demand; else empty."""
@@ -67,12 +75,44 @@ class OnDemand:
         state_bytes: npt.NDArray[np.int64],
     ) -> str:
         """Return why key groups have too little state at their lanes of `target`; else empty."""
-        chosen = np.fromiter(key_groups, np.int64)
-        lanes = target.executor_of[chosen] * max(target.lanes) + target.lane_of[chosen]
-        most = int(np.bincount(lanes, state_bytes[chosen]).max(initial=0)) if chosen.size else 0
+        most = int(_per_lane(key_groups, target, state_bytes).max(initial=0))
         if most >= self.min_bytes:
             return ""
         return f"no lane gets {human_bytes(self.min_bytes)} of state, but {human_bytes(most)}"
+
+
+def _per_lane(
+    key_groups: Collection[int], target: Assignment, numbers: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
+    """Return the sums of the `numbers` of key groups at the lanes that they have in `target`."""
+    chosen = np.fromiter(key_groups, np.int64)
+    lanes = target.executor_of[chosen] * max(target.lanes) + target.lane_of[chosen]
+    return np.bincount(lanes, numbers[chosen]).astype(np.float64)
+
+
+def why_load_first(
+    key_groups: Collection[int],
+    target: Assignment,
+    state_bytes: npt.NDArray[np.int64],
+    *,
+    relief: float,
+    period_s: float,
+) -> str:
+    """Return why the next epoch should load the state of moved key groups; else empty.
+
+    Little state is loaded in milliseconds, and a copy of it counts only an epoch later. If that
+    takes less than half of what the busiest lane is relieved of in an epoch, already the epoch that
+    loads is shorter. `relief`: share of a lane's time. `period_s`: between two epochs.
+    """
+    loading_ms = _LOAD_MS * state_bytes + _LOAD_KEY_GROUP_MS
+    most_ms = float(_per_lane(key_groups, target, loading_ms).max(initial=0.0))
+    relief_ms = 1000 * relief * period_s
+    if _LOADING * most_ms >= relief_ms:
+        return ""
+    return (
+        f"a lane loads its state in {most_ms:.2g} ms, and lanes are relieved of {relief_ms:.2g} ms "
+        "an epoch"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

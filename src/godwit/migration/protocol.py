@@ -20,6 +20,7 @@ import numpy as np
 from godwit.migration.component import OngoingMigration, TrackedComponent, relocate, suspend_or_load
 from godwit.migration.copies import Copies
 from godwit.migration.messages import Announce, Command, MigrationOutcome
+from godwit.migration.on_demand import why_load_first
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
 from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
@@ -31,6 +32,8 @@ from godwit.model.key_groups import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
     from godwit.migration.messages import (
         LanesRequested,
@@ -316,11 +319,28 @@ class MigrationProtocol:
             or request.target.num_key_groups != c.assignment.num_key_groups
         ):
             return strategy, ""
-        sizes, known = c.state_bytes.copy(), PerKeyGroup.of(request.state_bytes)
-        sizes[known.key_groups] = known.numbers
-        moving = [move.key_group for move in c.assignment.moves_to(request.target)]
+        moving, sizes = _moving_sizes(c, request)
         why = self._run.on_demand.too_little(moving, request.target, sizes)
         return (Strategy.LIVE, why) if why else (strategy, "")
+
+    def why_load_first(self, request: MigrationRequested, period_s: float) -> str:
+        """Return why the next epoch should load the state of moved key groups; else empty.
+
+        Never where an epoch runs, in which copies may be made, or the checkpoint is not on a local
+        disk. `period_s`: between two epochs.
+        """
+        c = self._components.get(request.component)
+        if (
+            c is None
+            or self._run.running is not None
+            or not self._run.on_demand.local
+            or request.target.num_key_groups != c.assignment.num_key_groups
+        ):
+            return ""
+        moving, sizes = _moving_sizes(c, request)
+        return why_load_first(
+            moving, request.target, sizes, relief=request.relief, period_s=period_s
+        )
 
     def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
         """End a migration, and cancel its remaining moves; raise if the id is unknown."""
@@ -433,3 +453,12 @@ class MigrationProtocol:
                     del c.transfers[g]
             relocate(c, run)
         return self._react()
+
+
+def _moving_sizes(
+    component: TrackedComponent, request: MigrationRequested
+) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """Return the key groups that a request moves, and the bytes of state of all, as known best."""
+    sizes, known = component.state_bytes.copy(), PerKeyGroup.of(request.state_bytes)
+    sizes[known.key_groups] = known.numbers
+    return [move.key_group for move in component.assignment.moves_to(request.target)], sizes

@@ -321,3 +321,6 @@ def test_nobody_goes_if_the_plan_without_them_has_lanes_too_busy_for_the_target(
         at, busiest=at.offered / problem.load.sum() * (0.6 if left == 1 else 0.4) * 4 / 3
     )
     assert "busy for 80%" in slowness_reason([plan], before, wanted, 2) or left == 3
+    # Of epochs under other places, it was not the same lane.
+    moved = replace(before, settled=False)
+    assert slowness_reason([plan], moved, wanted, 2) == said

@@ -164,11 +164,17 @@ def load_of(busy_ms: float, keys: int) -> KeyGroupLoad:
 
 
 def strategy_of(
-    *, busy_ms: float = 500.0, keys: int = 1_000, other_ms: float = 0.0, **changed: Any
+    *,
+    busy_ms: float = 500.0,
+    keys: int = 1_000,
+    other_ms: float = 0.0,
+    running: bool = False,
+    **changed: Any,
 ) -> tuple[str, str]:
     """Let a third of the key groups of executor a move to an idle one; return strategy and reason.
 
     Every second has an epoch, and each key group 100 MB. `other_ms`: busy time of a third executor.
+    `running`: an epoch runs.
     """
     ports, executors = Clock(), dict.fromkeys("abc", 1)
     places = assignment("aaaaaa", "abc")
@@ -196,13 +202,18 @@ def strategy_of(
                 executor_busy_ms={"a": 6 * busy_ms, "b": other_ms},
             )
         )
+    if running:
+        coordinator.begin(8)
     coordinator.migrate(
         MigrationRequested(
             id="m",
             component="sum",
             target=places.moved({0: "c", 1: "c"}),
-            state_bytes=dict.fromkeys(range(6), 100_000_000),
-            **{"chooses": True, **changed},
+            **{
+                "chooses": True,
+                "state_bytes": dict.fromkeys(range(6), 100_000_000),
+                **changed,
+            },
         )
     )
     (started,) = (e for e in ports.events if isinstance(e, events.MigrationStarted))
@@ -256,3 +267,40 @@ def test_few_moves_at_a_time_take_epochs_however_quick_copies_are() -> None:
 )
 def test_other_migrations_stay_live(case: dict[str, Any]) -> None:
     assert strategy_of(**case) == ("live", "")
+
+
+LITTLE: dict[str, Any] = {
+    "state_bytes": dict.fromkeys(range(6), 100_000),
+    "relief": 0.1,
+    "demand": {"local": True},
+}
+"""Two key groups whose state a lane loads in 7 ms, in which it is relieved of 100 ms an epoch."""
+
+
+def test_little_state_is_loaded_by_the_next_epoch() -> None:
+    strategy, reason = strategy_of(**LITTLE)
+    assert strategy == "disruptive"
+    assert reason == "a lane loads its state in 7 ms, and lanes are relieved of 1e+02 ms an epoch"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"chooses": False},
+        {"running": True},  # copies may be made meanwhile
+        {"demand": {"local": False}},  # an object store answers each request after a while
+        {"relief": 0.01},  # of 10 ms, where loading may take 14
+        {"relief": 0.0},  # as executors drain
+        {"state_bytes": dict.fromkeys(range(6), 2_000_000)},
+    ],
+    ids=str,
+)
+def test_state_is_copied_where_loading_takes_longer_than_it_gains(case: dict[str, Any]) -> None:
+    assert strategy_of(**LITTLE | case) == ("live", "")
+
+
+def test_overloaded_lanes_load_what_is_too_little_to_be_fetched() -> None:
+    size: dict[str, Any] = {"state_bytes": dict.fromkeys(range(6), 2_000_000), "relief": 0.5}
+    demand = {"local": True, "obstacles": {"totals": ""}}
+    assert strategy_of(demand=demand | {"min_bytes": 2**22}, **size)[0] == "disruptive"
+    assert strategy_of(demand=demand | {"min_bytes": 2**21}, **size)[0] == "on_demand"

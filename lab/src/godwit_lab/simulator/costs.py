@@ -6,6 +6,7 @@ A fixed time, the source side, which all cores share, then for every level its s
             + Σ over levels of max over lanes of lane
 
     lane  = row · rows + key · keys + key_group · key groups touched + bytes brought forward / read
+            + load_key_group · key groups loaded
             + row_between_executors · rows that came from another executor
 
 A lane on an executor of speed s takes 1/s of that; a user's function adds its own time per row and
@@ -45,6 +46,8 @@ class CostModel:
     # a source row in a part of the epoch that takes rows one after another, such as a serial sink
     serial_row_ms: float = 0.0
     read_bytes_per_ms: float = 200_000.0  # how fast a lane brings state forward
+    # a key group whose state a lane loads, besides the reading
+    load_key_group_ms: float = 0.3
     warm_fixed_ms: float = 100.0  # an order to warm copies, besides the transfer
 
     def __post_init__(self) -> None:

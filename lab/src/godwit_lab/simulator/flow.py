@@ -523,7 +523,7 @@ class SimulatedFlow:
         missing = self.holdings[name].missing_at_owners(plan.assignment)
         moved = np.where((processed > 0) | load, missing, 0.0)
         cpu_ms = self._lane_ms(component, processed, keys, processed > 0)
-        cpu_ms += moved / self._costs.read_bytes_per_ms
+        cpu_ms += moved / self._costs.read_bytes_per_ms + load * self._costs.load_key_group_ms
         if routed is not None:
             cpu_ms += routed.crossed_rows * self._costs.between_executors_row_ms
         owner = plan.assignment.executor_of

@@ -22,6 +22,7 @@ from godwit.engine.row_limit import RowLimit
 from godwit.engine.stream_record import STREAM, StreamRecorder
 from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
+from godwit.migration.on_demand import OnDemand
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
 from godwit_lab.simulator.cluster import Executors
@@ -136,6 +137,7 @@ class Simulation:
                     name: dict(enumerate(holdings.state_bytes.astype(np.int64).tolist()))
                     for name, holdings in self.flow.holdings.items()
                 },
+                on_demand=OnDemand(local=True),
             ),
             states={name: [(name, "state")] for name in self.flow.components},
             policy=self.scenario.policy,

@@ -187,3 +187,15 @@ def test_a_shift_of_keys_is_planned_for_long_before_a_long_period_ends() -> None
     after = [e.at_s for e in told(simulation, events.RebalancingStarted) if e.at_s > 65.0]
     assert after
     assert min(after) < 65.0 + 5.0
+
+
+def test_little_state_of_shifted_keys_is_at_its_new_places_in_the_next_epoch() -> None:
+    shifted = scenario(keys=Keys(number=1000, zipf=0.9, shifts_s=(20.0,)))
+    history = Simulation(shifted, seed=3, control=controlled()).run()
+    started = [e for e in history.of_kind(events.RebalancingStarted) if e.at_s > 20.0]
+    assert started
+    first = next(epoch for epoch in history.epochs if epoch.ended_s > started[0].at_s)
+    assert first.moves == started[0].moves
+    (migration,) = started[0].migrations.values()
+    strategies = {e.migration: e.strategy for e in history.of_kind(events.MigrationStarted)}
+    assert strategies[migration] == "disruptive"
