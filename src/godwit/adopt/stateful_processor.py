@@ -344,15 +344,19 @@ class _Rows:
     ) -> None:
         self._processor, self._names, self._batches = processor, names, batches
         self._by_function: dict[Any, KeyBatches] = {}
-        self._of_function()
+        self._method = processor.handleInputRows
+        self._batches_of_method = self._of(self._method)
 
     def of_key(self, group: int) -> Iterator[Any] | None:
         """Return the rows of key number `group`; ``None`` if it has none."""
-        return self._of_function().rows(group)
-
-    def _of_function(self) -> KeyBatches:
-        """Return the rows for the present function; a processor may replace it at any time."""
         method = self._processor.handleInputRows
+        if method != self._method:
+            self._batches_of_method = self._of(method)
+            self._method = method
+        return self._batches_of_method.rows(group)
+
+    def _of(self, method: Any) -> KeyBatches:
+        """Return the rows for a method; a processor may replace it at any time."""
         function = method.__func__ if type(method) is MethodType else None
         batches = self._by_function.get(function)
         if batches is None:

@@ -161,9 +161,11 @@ class ValueCells(Cells):
         cell = self.cached.get(group)
         if cell is None:
             cell = self._prefetched_cell(group)
-        if cell.value is _NONE or (cell.is_new and not self.exists(group)):
+        if cell.value is _UNREAD:
+            cell.value = self._decode(group, cell) if cell.decoded is _UNREAD else cell.decoded
+        elif cell.value is _NONE or (cell.is_new and not self.exists(group)):
             return None
-        return self.read(group) if cell.value is _UNREAD else cell.value
+        return cell.value
 
     def exists(self, group: int) -> bool:
         """Return whether key number `group` has a value."""
@@ -184,7 +186,7 @@ class ValueCells(Cells):
 
     def assign(self, group: int, value: Any) -> None:
         """Set the value of key number `group`."""
-        cell = self._prefetched_cell(group)
+        cell = self.cached.get(group) or self._prefetched_cell(group)
         cell.value, cell.was_set, cell.is_new = value, True, False
 
     def drop(self, group: int) -> None:
