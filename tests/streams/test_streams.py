@@ -6,6 +6,7 @@ import pytest
 from tests.streams.covering import covering
 from tests.streams.cuts import play_in_cuts
 from tests.streams.playing import play, play_by_testing
+from tests.support.bounds import evict_always
 from tests.support.rounds import rounds
 
 from godwit.checkpoint import partial_copies
@@ -34,6 +35,23 @@ def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(
     if on_demand:
         monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
     assert play_by_testing(seed, on_demand=on_demand) == []
+
+
+@pytest.mark.parametrize("seed", [8, 25][: rounds(1, 2)])
+def test_a_drawn_flow_whose_lanes_evict_in_every_epoch_gives_what_plain_python_says(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    evict_always(monkeypatch)
+    assert play_by_testing(seed, on_demand=True) == []
+
+
+@pytest.mark.campaign
+def test_several_drawn_flows_whose_lanes_evict_give_what_plain_python_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evict_always(monkeypatch)
+    played = {seed: play_by_testing(seed, on_demand=True) for seed in SEVERAL}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}
 
 
 @pytest.mark.campaign

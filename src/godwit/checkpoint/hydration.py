@@ -70,6 +70,7 @@ def bring_forward(
     gone: EntryRange | None = None,
     read: Callable[[SegmentRef], StateRows] | None = None,
     touched: Touched | None = None,
+    bound_bytes: int = 0,
 ) -> tuple[npt.NDArray[np.bool_], PartialCopies]:
     """Bring an executor's copies of a state's key groups up to the committed version.
 
@@ -90,6 +91,7 @@ def bring_forward(
     `read`: reads a segment's entries, for callers that have read it before.
     `touched`: keys whose entries alone are needed of some key groups; if much is missing, the
     others are fetched by later epochs (`godwit.checkpoint.partial_copies`).
+    `bound_bytes`: see `PartialCopies`.
 
     Returns the mask of `needed` key groups that are not up to date, and the partial copies.
     """
@@ -106,8 +108,15 @@ def bring_forward(
     if gone is not None:
         local.expire(key_groups, gone)
     parts = PartialCopies(
-        local, layout=layout, storage=storage, recover=recover, homes=homes, gone=gone
+        local,
+        layout=layout,
+        storage=storage,
+        recover=recover,
+        homes=homes,
+        gone=gone,
+        bound_bytes=bound_bytes,
     )
+    parts.follow(eligible, [s for s, _ in changelog], snapshots, floor)
     few = np.zeros_like(needed) if touched is None else touched.key_groups & needed
     parts.complete(needed & ~few & (local.bases >= 0))
     if touched is not None:

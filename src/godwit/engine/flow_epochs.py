@@ -103,6 +103,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times.hold_back(_held_watermarks(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
         self._error_shares = ErrorShares(self.flow)
+        self._evicted: set[str] = set()  # operators whose state has left the local store
         self.meter = meter or LatencyMeter(cluster.now_us())
 
     # -- between epochs ---------------------------------------------------------------------------
@@ -265,7 +266,7 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events about rows left out or unreadable, and deletes that wait for rows."""
+        """Return events about rows left out or unreadable, deletes that wait, and evictions."""
         batch, reports, _ = self._committed
         unreadable = rows_unreadable(reports, {} if batch is None else batch.missing, self.flow)
         return [
@@ -275,6 +276,20 @@ class FlowEpochs(Generic[RowsT]):
                 (events.RowsUnreadable, unreadable),
                 (events.CallsFailed, calls_failed(reports)),
                 (events.DeletesWaited, deletes_waited(reports)),
+                (events.StateEvicted, self._evicted_first(outcome)),
             )
             for values in every
+        ]
+
+    def _evicted_first(self, outcome: EpochOutcome) -> list[dict[str, Any]]:
+        """Return the fields of `events.StateEvicted` for operators without an earlier eviction."""
+        first = outcome.evicted.keys() - self._evicted
+        self._evicted |= first
+        return [
+            {
+                "operator": operator,
+                "key_groups": outcome.evicted[operator],
+                "table_bytes": outcome.table_bytes,
+            }
+            for operator in sorted(first)
         ]

@@ -255,6 +255,7 @@ class Instructor:
             hot_keys=self._settings.hot_keys,
             restore=self._settings.restore,
             fetch_from_bytes=partial_copies.FROM_BYTES,
+            state_memory=self._settings.state_memory_bytes,
         )
 
     def _missing_tables(self, operator: KeyedOperator) -> list[StateInstruction]:

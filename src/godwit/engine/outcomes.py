@@ -187,6 +187,9 @@ def build_outcome(
         key_work=key_work,
         held_twice=_duplicate_partials(reports),
         unread_bytes=sum(of_lane.unread_bytes for of_lane in _operator_reports(reports)),
+        table_bytes=sum({r.place: r.table_bytes for r in reports}.values()),
+        evicted=_evicted(reports),
+        fetched_keys=sum(of_lane.fetched_keys for of_lane in _operator_reports(reports)),
         empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
@@ -229,6 +232,15 @@ def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
         if of_lane.duplicate_partials:
             _add_to(duplicates, of_lane.operator, of_lane.duplicate_partials)
     return duplicates
+
+
+def _evicted(reports: Iterable[LaneReport]) -> dict[str, int]:
+    """Return operator → number of key groups whose entries left the tables."""
+    evicted: dict[str, int] = {}
+    for report in reports:
+        for operator, key_groups in report.evicted.items():
+            _add_to(evicted, operator, key_groups)
+    return evicted
 
 
 def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
@@ -448,6 +460,8 @@ def progress_of(
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
     (of the key groups touched), ``totalStateBytes`` (component → state of all its key groups),
     ``unreadStateBytes`` (state that lanes have begun to read, and have still to read),
+    ``stateTableBytes`` (of local stores), ``evictedKeyGroups`` (whose entries left them) and
+    ``fetchedKeys`` (whose entries were read from the checkpoint), with a bound on memory,
     ``numKeys`` (distinct keys touched), ``loads`` (component →
     ``keyGroups`` touched, ``rows``, ``keys``, ``cpuMs``), ``streams`` (rows and bytes that
     operators made for one another: ``from``, ``to``, ``rows``, ``sizeBytes``),
@@ -485,6 +499,9 @@ def progress_of(
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "totalStateBytes": dict(outcome.total_state_bytes),
         "unreadStateBytes": outcome.unread_bytes,
+        "stateTableBytes": outcome.table_bytes,
+        "evictedKeyGroups": sum(outcome.evicted.values()),
+        "fetchedKeys": outcome.fetched_keys,
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "loads": {
             name: {

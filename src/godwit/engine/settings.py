@@ -11,6 +11,7 @@ from godwit.model.frames import user_class
 from godwit.model.locations import check_location, is_uri
 from godwit.model.naming import check_number, type_name
 from godwit.model.secrets import shown_uri
+from godwit.model.text import read_bytes
 
 _INLINE_BYTES: Final = 16 * 2**10
 _INLINE_BYTES_OF_ALL: Final = 128 * 2**10
@@ -59,6 +60,11 @@ class Lanes:
         State that lanes read before their first rows after a restart or the loss of an executor.
         ``"touched"``: if much is missing, the state of the keys of these rows; later epochs read
         the rest, and take longer until then. ``"whole"``: all state of these keys' key groups.
+    state_memory
+        Maximum size of the tables of state on an executor, divided equally among its lanes: bytes,
+        or a text such as ``"2g"``. Entries of keys without rows leave the tables for the
+        checkpoint, and are read from there when rows of these keys come. An epoch that needs more
+        at once fails with a `StateMemoryError`. ``None``: no maximum.
 
     Raises
     ------
@@ -79,6 +85,7 @@ class Lanes:
     hot_keys: float = 0.1
     resident: bool | Literal["auto"] = "auto"
     restore: Literal["touched", "whole"] = "touched"
+    state_memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.local_dir is not None and not isinstance(self.local_path, str):
@@ -123,6 +130,11 @@ class Lanes:
                 f"The setting restore of lanes is {self.restore!r}.",
                 remedy='Give "touched" or "whole".',
             )
+        if self.state_memory is not None and not read_bytes(self.state_memory):
+            raise InvalidFlowError(
+                f"The setting state_memory of lanes is {self.state_memory!r}.",
+                remedy='Give a number of bytes, or a size such as "512m" or "2g".',
+            )
 
     def inline_limit(self, lanes: int) -> int:
         """Return the number of bytes up to which a lane's data goes into the commit record.
@@ -142,6 +154,17 @@ class Lanes:
         if self.inline_bytes is not None:
             return self.inline_bytes
         return max(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // max(lanes, 1))
+
+    @property
+    def state_memory_bytes(self) -> int:
+        """The setting `state_memory` in bytes; 0: no maximum.
+
+        Examples
+        --------
+        >>> gw.Lanes(state_memory="512m").state_memory_bytes
+        536870912
+        """
+        return 0 if self.state_memory is None else read_bytes(self.state_memory) or 0
 
     @property
     def local_path(self) -> str | None:

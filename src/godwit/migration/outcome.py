@@ -90,6 +90,11 @@ class EpochOutcome:
     held_twice: Mapping[str, int] = field(default_factory=dict)
     # of state that lanes have begun to read, and have still to read
     unread_bytes: int = 0
+    # of a run with a bound on the memory of state: bytes of the tables of all executors, number of
+    # key groups whose entries left them, and of keys whose entries were fetched
+    table_bytes: int = 0
+    evicted: Mapping[str, int] = field(default_factory=dict)
+    fetched_keys: int = 0
     # state of a slot → key groups without entries
     empty: Mapping[Any, frozenset[int]] = field(default_factory=dict)
     # changelog_bytes, snapshot_bytes: bytes written

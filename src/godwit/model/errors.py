@@ -36,6 +36,7 @@ __all__ = [
     "SinkError",
     "SourceError",
     "StateEncodingError",
+    "StateMemoryError",
     "StopTimeoutError",
     "StorageFullError",
     "UnsupportedQueryError",
@@ -307,6 +308,21 @@ class StorageFullError(GodwitError):
     ... )
     >>> error.context["uri"]
     'ck'
+    """
+
+
+class StateMemoryError(GodwitError):
+    """An epoch needs more state at once than `godwit.Lanes` ``(state_memory=...)`` allows.
+
+    Examples
+    --------
+    >>> error = gw.errors.StateMemoryError(
+    ...     "An epoch needs 3.0 GiB of state at once in one of 2 lanes.",
+    ...     remedy="Give more state_memory, or add executors.",
+    ...     operator="sessions",
+    ... )
+    >>> error.context["operator"]
+    'sessions'
     """
 
 

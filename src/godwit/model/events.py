@@ -86,6 +86,7 @@ from godwit.model.run_events import (
     RowsUnreadable,
     SourceReported,
     StartedFromEpoch,
+    StateEvicted,
     TargetMaintained,
 )
 
@@ -161,6 +162,7 @@ __all__ = [
     "ScalingStarted",
     "SourceReported",
     "StartedFromEpoch",
+    "StateEvicted",
     "TargetMaintained",
     "WarmingStarted",
     "WindowStateChosen",

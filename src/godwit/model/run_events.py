@@ -428,6 +428,34 @@ class DeletesWaited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateEvicted(Event):
+    """State of an operator has left the local store for the first time, by the bound on its memory.
+
+    From now on, entries of keys that have rows are read from the checkpoint if they are not in the
+    local store. Later evictions are in the metrics alone.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    key_groups
+        Number of key groups whose entries left.
+    table_bytes
+        Size of the local stores of all executors after the epoch.
+    """
+
+    operator: str
+    key_groups: int
+    table_bytes: int
+
+    def _one_line_text(self) -> str:
+        return (
+            f"state of {self.operator} exceeds the bound on memory: entries of "
+            f"{counted(self.key_groups, 'key group')} left the local store in epoch {self.epoch}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackPaused(Event):
     """A feedback loop has run its maximum number of epochs without other input.
 

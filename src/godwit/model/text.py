@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -37,6 +38,25 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+_BYTES = re.compile(r"(\d+) ?([kmgt]?)(?:i?b)?")
+
+
+def read_bytes(size: object) -> int | None:
+    """Return a size in bytes: a positive number, or a text as Spark reads it; ``None`` if neither.
+
+    Examples
+    --------
+    >>> read_bytes("2g"), read_bytes("512 MiB"), read_bytes(4096), read_bytes("much")
+    (2147483648, 536870912, 4096, None)
+    """
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size if size > 0 else None
+    parts = _BYTES.fullmatch(size.strip().lower()) if isinstance(size, str) else None
+    if parts is None or not int(parts[1]):
+        return None
+    return int(parts[1]) << 10 * " kmgt".index(parts[2] or " ")
 
 
 def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:

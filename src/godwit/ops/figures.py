@@ -129,6 +129,27 @@ METRICS: Final[Mapping[str, Metric]] = {
     "godwit_state_unread_bytes": Metric(
         "gauge", "State that lanes have still to read", (), "godwit.state.unread", "By"
     ),
+    "godwit_state_table_bytes": Metric(
+        "gauge",
+        "Tables of local stores, with a bound on the memory of state",
+        (),
+        "godwit.state.tables",
+        "By",
+    ),
+    "godwit_state_evictions": Metric(
+        "counter",
+        "Key groups whose entries left the local store",
+        (),
+        "godwit.state.evictions",
+        "{key_group}",
+    ),
+    "godwit_state_fetched_keys": Metric(
+        "counter",
+        "Keys whose entries were read from the checkpoint",
+        (),
+        "godwit.state.fetched",
+        "{key}",
+    ),
     "godwit_key_groups_waiting": Metric(
         "gauge", "Key groups with rows that wait", (), "godwit.key_groups.waiting", "{key_group}"
     ),
@@ -224,10 +245,13 @@ _COUNTED: Final = {
     "changelogBytes": "godwit_changelog_bytes",
     "snapshotBytes": "godwit_snapshot_bytes",
     "crossedBytes": "godwit_crossed_bytes",
+    "evictedKeyGroups": "godwit_state_evictions",
+    "fetchedKeys": "godwit_state_fetched_keys",
 }
 _SHOWN: Final = {
     "epoch": "godwit_last_epoch",
     "unreadStateBytes": "godwit_state_unread_bytes",
+    "stateTableBytes": "godwit_state_table_bytes",
     "waitingKeyGroups": "godwit_key_groups_waiting",
     "suspendedKeyGroups": "godwit_key_groups_suspended",
     "inFlightKeyGroups": "godwit_key_groups_in_flight",

@@ -106,6 +106,8 @@ class TableImage:
     `marks`: Shape ``(num_key_groups,)``: 1 where a key group is being written.
     `bases`: Shape ``(num_key_groups,)``: -1 where a key group is whole. Of a *partial* one, whose
     other entries are in the checkpoint alone, the minimum version at which these are as of now.
+    `serials`: Shape ``(num_key_groups,)``: random numbers. While that of a key group stays, entries
+    leave the table only by the key group's changes.
     """
 
     __slots__ = (
@@ -126,6 +128,7 @@ class TableImage:
         "marks",
         "num_keys",
         "path",
+        "serials",
         "values",
         "versions",
     )
@@ -144,7 +147,8 @@ class TableImage:
         self._memory = memory
         self._head = memoryview(memory)[: 8 * layout.words].cast("q")
         directory = layout.directory_arrays(memory, num_key_groups)
-        self.versions, self.num_keys, self._heap_bytes, self.marks, self.bases = directory
+        self.versions, self.num_keys, self._heap_bytes, self.marks, self.bases = directory[:5]
+        self.serials = directory[5]
         if secret is not None:
             write_header(self._head, schema, num_key_groups, layout, secret)
             self.versions[:], self.bases[:] = -1, -1
@@ -190,7 +194,7 @@ class TableImage:
             for start, size in extents:
                 os.posix_fallocate(self._fd, start, size)
         except OSError as error:
-            raise _storage_full(error, self.path, size) from error
+            raise storage_full(error, self.path, size) from error
 
     @property
     def room(self) -> Capacity:
@@ -355,6 +359,10 @@ class TableImage:
             self._index(slots).copy_from(self.index_slots(self.slots))
         self._head[SLOTS] = slots
 
+    def renew(self, key_groups: npt.NDArray[np.int64]) -> None:
+        """Draw new serial numbers for key groups."""
+        self.serials[key_groups] = int.from_bytes(os.urandom(8), "little") >> 1
+
     def write(
         self,
         upserts: Upserts,
@@ -486,7 +494,7 @@ def create_file(
     except OSError as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        raise _storage_full(error, path, sum(length for _, length in extents)) from error
+        raise storage_full(error, path, sum(length for _, length in extents)) from error
     secret = tuple(int.from_bytes(os.urandom(8), "little") >> 1 for _ in range(2))
     image = TableImage(
         schema, num_key_groups, memory, capacity, file=(path, fd), secret=(secret[0], secret[1])
@@ -542,7 +550,7 @@ def identity_of(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino
 
 
-def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
+def storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
     """Return `StorageFullError` if the disk is full, else `error`."""
     if error.errno not in _FULL:
         return error

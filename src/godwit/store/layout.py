@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
 
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
-_LAYOUT = 5
+_LAYOUT = 6
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
 DAMAGED, SECRET, _SECRET_2, ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
@@ -43,9 +43,9 @@ WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
 MAX_ROWS = (1 << 31) - 2
 """With more rows, more than half of an index with 32-bit homes would be used."""
 _PAGE = 4096
-_DIRECTORY = (np.int64, np.int64, np.int64, np.uint8, np.int64)
-"""Per key group: version, keys, bytes of strings and binaries, mark while it is being written, and
-the base of a partial copy."""
+_DIRECTORY = (np.int64, np.int64, np.int64, np.uint8, np.int64, np.int64)
+"""Per key group: version, keys, bytes of strings and binaries, mark while it is being written, the
+base of a partial copy, and its serial number."""
 
 
 Capacity: TypeAlias = tuple[int, ...]

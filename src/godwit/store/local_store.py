@@ -16,7 +16,7 @@ import fcntl
 import hashlib
 import os
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -51,20 +51,22 @@ class LocalState:
     that are damaged or have another schema are discarded. `versions`, `look_up`, `scan` and the
     other methods see a key group as of the last `refresh` that named it. `bases` are those of
     partial copies, which only `look_up` reads; -1 for whole ones (see `StateTable.fill`).
+    `serials`: see `TableImage.serials`. `path`: directory of the tables; created when the first is
+    written.
     """
 
     def __init__(
         self, root: str | Path, name: str, schema: StateSchema, num_key_groups: int
     ) -> None:
         self.schema, self.num_key_groups = schema, num_key_groups
-        # directory of the tables; created when the first is written
-        self._path = Path(root) / _file_name(name)
+        self.path = Path(root) / _file_name(name)
         self._fd: int | None = None  # of the file of locks
         self._close: weakref.finalize[[int], LocalState] | None = None
         self._tables: dict[int, StateTable] = {}
         self._table_of = np.full(num_key_groups, -1, np.int32)
         self.versions = np.full(num_key_groups, -1, np.int64)
         self.bases = np.full(num_key_groups, -1, np.int64)
+        self.serials = np.full(num_key_groups, -1, np.int64)
         self._expired: EntryRange | None = None
         self._without = np.zeros(num_key_groups, np.bool_)
 
@@ -105,7 +107,12 @@ class LocalState:
         newer = present > versions[masked]
         some = masked[newer]
         versions[some], tables[some] = present[newer], number
-        self.bases[key_groups[some]] = table.bases(key_groups[some])
+        self._remember(key_groups[some], table)
+
+    def _remember(self, key_groups: KeyGroups, table: StateTable) -> None:
+        """Remember bases and serial numbers of key groups in a table."""
+        self.bases[key_groups] = table.bases(key_groups)
+        self.serials[key_groups] = table.serials(key_groups)
 
     def look_up(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
@@ -253,6 +260,32 @@ class LocalState:
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
         self.bases[key_groups] = -1
 
+    def evict(self, key_groups: KeyGroups) -> None:
+        """Remove the entries of key groups as of the last `refresh`; they become partial copies."""
+        for table, which in self._by_table(self._table_of[key_groups]):
+            table.evict(key_groups[which])
+            self._remember(key_groups[which], table)
+
+    def file_bytes(self, lane: int, lanes: int) -> int:
+        """Return the bytes of the blocks of the files that one of an executor's lanes accounts for.
+
+        Each file counts for one lane, also if it is of a lane that is gone.
+        """
+        size = 0
+        for number in self._numbers_of(lane, lanes):
+            with suppress(FileNotFoundError):
+                size += 512 * (self.path / _name(number)).stat().st_blocks
+        return size
+
+    def bytes_per_key(self, lane: int, lanes: int) -> float:
+        """Return the mean bytes of an entry in these files; 0 without any."""
+        num_keys = sum(self._open_table(n).live for n in self._numbers_of(lane, lanes))
+        return self.file_bytes(lane, lanes) / num_keys if num_keys else 0.0
+
+    def _numbers_of(self, lane: int, lanes: int) -> list[int]:
+        """Return the numbers of the tables that one of an executor's lanes accounts for."""
+        return [n for n in self._table_numbers() if n % _SPARE % lanes == lane]
+
     def min_after(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
         """Return the minimum above `after` in an integer column (key columns counted first)."""
         self._check_whole(key_groups)
@@ -267,7 +300,7 @@ class LocalState:
         parts = key_groups[self.bases[key_groups] >= 0]
         if parts.size:
             raise EpochFailedError(
-                f"All entries of {self._path.name!r} are to be read, and {len(parts)} key groups "
+                f"All entries of {self.path.name!r} are to be read, and {len(parts)} key groups "
                 f"from {int(parts[0])} on have only those of some keys in the local store.",
                 remedy="This is an error in Godwit: please report it with this text.",
             )
@@ -297,7 +330,7 @@ class LocalState:
         """Remember that table `number` holds these key groups at the versions just written."""
         self._table_of[key_groups], table = number, self._open_table(number)
         self.versions[key_groups] = table.versions(key_groups)
-        self.bases[key_groups] = table.bases(key_groups)
+        self._remember(key_groups, table)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
@@ -316,7 +349,7 @@ class LocalState:
     def _new_table(self, number: int) -> StateTable:
         """Return a new table object; its file is created at the first write."""
         return StateTable(
-            self._path / f"{number:06d}{_SUFFIX}",
+            self.path / _name(number),
             self.schema,
             self.num_key_groups,
             lambda: self._lock_table(number),
@@ -325,7 +358,7 @@ class LocalState:
     def _table_numbers(self) -> list[int]:
         """Return the numbers of the tables that exist, ascending."""
         try:
-            names = [path.stem for path in self._path.iterdir() if path.suffix == _SUFFIX]
+            names = [path.stem for path in self.path.iterdir() if path.suffix == _SUFFIX]
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
@@ -346,10 +379,15 @@ class LocalState:
             return self._fd
         if self._close is not None:  # the whole directory was removed, and the lock file with it
             self._close()
-        self._path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self._path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._close = weakref.finalize(self, os.close, self._fd)
         return self._fd
+
+
+def _name(number: int) -> str:
+    """Return the name of a table's file."""
+    return f"{number:06d}{_SUFFIX}"
 
 
 _MAX_NAME = 200  # file systems take names of up to 255 bytes

@@ -118,6 +118,10 @@ class StateTable:
         """Return the bases of key groups in the mapped file, -1 where whole; see `fill`."""
         return self._image.bases[key_groups]
 
+    def serials(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
+        """Return the serial numbers of key groups; see `TableImage.serials`."""
+        return self._image.serials[key_groups]
+
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
         """Return a mask over all key groups that is set for these."""
         mask = np.zeros(self.num_key_groups, np.bool_)
@@ -348,6 +352,21 @@ class StateTable:
             else:
                 self._compact(image, own=None if part is None else present)
 
+    def evict(self, key_groups: KeyGroups) -> None:
+        """Remove the entries of key groups, which become partial copies at their versions.
+
+        The checkpoint has the entries. The table gets a new file, without blocks for them.
+        """
+        if not self._path.exists():
+            return
+        with self._lock():
+            self._drop_unfinished()
+            present = key_groups[self.versions(key_groups) >= 0]
+            if present.size:
+                nothing = self._image.gather(np.empty(0, np.int64))
+                copy = partial(self._copy_live, nothing, None, evicted=present)
+                self._publish(self._guarded(copy))
+
     # -- writing ------------------------------------------------------------------------------
 
     def _write(self, changes: Changes, *, whole: bool = False) -> None:
@@ -426,6 +445,7 @@ class StateTable:
         wanted = max(needed + needed // 2, min(num_keys, image.layout.capacity[0] - 1))
         image.grow(room, slots_for(wanted) if 2 * needed > image.slots else 0)
         image.marks[key_groups] = 1
+        image.renew(key_groups[image.versions[key_groups] < 0])
         if whole:
             present = key_groups[image.num_keys[key_groups] > 0]
             if present.size:
@@ -469,13 +489,26 @@ class StateTable:
         fresh: Upserts | None,
         left: KeyGroups | None = None,
         num_keys: int = 0,
+        *,
+        evicted: KeyGroups | None = None,
     ) -> TableImage:
         """Copy live rows, except key groups `left`, to a new file with room for `upserts`.
 
-        `num_keys`: for which the file has places, without blocks.
+        `num_keys`: for which the file has places, without blocks. `evicted`: key groups that become
+        partial copies without entries.
         """
         source = self._image
-        room = room_for(source, upserts, fresh)
+        copied = (source.versions >= 0) & (source.marks == 0)
+        if left is not None:
+            copied[left] = False
+        stays = copied.copy()
+        if evicted is None:
+            rows = source.rows_of(copied)
+            room = room_for(source, upserts, fresh)
+        else:
+            stays[evicted] = False
+            rows = source.rows_of(stays)
+            room, num_keys = self._room_of(rows), source.used
         new = create_file(
             self._new_path,
             self.schema,
@@ -484,19 +517,27 @@ class StateTable:
             room,
         )
         try:
-            copied = (source.versions >= 0) & (source.marks == 0)
-            if left is not None:
-                copied[left] = False
-            rows = source.rows_of(copied)
             new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
             for first in range(0, len(rows), _COPIED_ROWS):
                 new.append(source.gather(rows[first : first + _COPIED_ROWS]))
             new.versions[copied] = source.versions[copied]
             new.bases[copied] = source.bases[copied]
+            new.serials[copied] = source.serials[copied]
+            if evicted is not None:
+                new.bases[evicted] = new.versions[evicted]
+                new.renew(evicted)
         except BaseException:
             self._new_path.unlink(missing_ok=True)
             raise
         return new
+
+    def _room_of(self, rows: Rows) -> Capacity:
+        """Return the room that a new file needs for some of the table's rows."""
+        image, sizes = self._image, np.zeros(len(self._image.columns), np.int64)
+        for first in range(0, len(rows), _COPIED_ROWS):
+            part = image.gather(rows[first : first + _COPIED_ROWS])
+            sizes += [column.heap_bytes() for column in (*part.keys, *part.values)]
+        return _room(image, len(rows), len(rows), 0, [(size, 0) for size in sizes.tolist()])
 
     def _move_live(self) -> None:
         """Replace the table's file by a new one that has only the live rows."""
@@ -558,14 +599,26 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
     Raises `StateEncodingError` if one table cannot hold the keys, or the bytes of a column.
     """
     rows = image.live + (0 if fresh is None else len(fresh.hashes))
+    added = [heap for _, heap in _needed_entries_and_heap(image, upserts, fresh)]
+    sizes = [(image.entries(number)[2] + heap, heap) for number, heap in enumerate(added)]
+    return _room(image, rows, image.live + len(upserts.hashes), len(upserts.hashes), sizes)
+
+
+def _room(
+    image: TableImage, rows: int, alive: int, changed: int, sizes: Sequence[tuple[int, int]]
+) -> Capacity:
+    """Return the room for a number of rows.
+
+    `alive`: versions of state to keep. `changed`: of them, those that an epoch writes. `sizes`: for
+    each column, the bytes of its entries, and of those that an epoch writes.
+    """
     _check_limit(rows, MAX_ROWS, "keys")
-    alive = image.live + len(upserts.hashes)
     _check_limit(2 * alive, _MAX_ENTRIES, "versions of state")
-    spare = min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES)
+    spare = min(_SPARE_EPOCHS * changed, _SPARE_ENTRIES)
     entries = min(max(3 * alive, alive + spare) + _MIN_ROWS, _MAX_ENTRIES)
     room = [min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS)]
-    for number, (_, added) in enumerate(_needed_entries_and_heap(image, upserts, fresh)):
-        column, needed = image.columns[number], image.entries(number)[2] + added
+    for number, (needed, added) in enumerate(sizes):
+        column = image.columns[number]
         _check_limit(needed, _MAX_HEAP_BYTES, "bytes in one column")
         if not is_variable_width(column.dtype):
             room += (0, 0)

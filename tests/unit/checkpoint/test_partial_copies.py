@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.support.key_tables import COUNTS, NUM_KEY_GROUPS, batch, group_of, hashes_of, held
 from tests.support.records import segment_ref, snapshot_ref
 
-from godwit.checkpoint import partial_copies
+from godwit.checkpoint import partial_copies, stored_chains, stored_index
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, pack_entries
@@ -101,7 +101,13 @@ class History:
         return chains
 
     def bring(
-        self, local: LocalState, touched: Sequence[str] | None, floor: Any, *, whole: Any = ()
+        self,
+        local: LocalState,
+        touched: Sequence[str] | None,
+        floor: Any,
+        *,
+        whole: Any = (),
+        bound: int = 0,
     ) -> int:
         """Bring copies forward as a lane does, and complete one; return the bytes missing then.
 
@@ -138,6 +144,7 @@ class History:
             recover=self.chains,
             homes=np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 2,
             touched=few,
+            bound_bytes=bound,
         )
         assert not cold.any()
         return parts.complete_some(ALL, until_s=0.0)
@@ -149,6 +156,12 @@ def counts_of(local: LocalState, keys: Sequence[str]) -> Entries:
     known, values = local.look_up(batch(COUNTS.keys, keys), groups)
     counts = values.column(0).to_pylist()
     return {key: count for key, count, has in zip(keys, counts, known, strict=True) if has}
+
+
+def rows_of(rows: StateRows) -> Entries:
+    """Return key → count."""
+    counts = rows.values.column(0).to_pylist()
+    return dict(zip(rows.keys.column(0).to_pylist(), counts, strict=True))
 
 
 def new_store(path: Path) -> LocalState:
@@ -326,6 +339,80 @@ def test_a_copy_that_another_process_has_changed_meanwhile_is_never_taken_for_co
     assert local.bases[group] == -1
 
 
+def held_keys(local: LocalState) -> int:
+    """Return the number of keys in all tables."""
+    return sum(int(table._image.num_keys.sum()) for table in local._tables.values())
+
+
+def test_evicted_key_groups_fetch_touched_keys_again_and_those_of_later_epochs(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, None, none())
+    history.commit({"k1": None, "k2": 9, "more": 7})
+    history.bring(local, ["more"], local.versions.copy())
+    local.evict(np.flatnonzero(ALL))
+    assert held_keys(local) == 0
+    for touched in (["k1", "k2", "k3"], ["k2", "more"]):
+        history.bring(local, touched, local.versions.copy(), bound=1)
+        expected = {key: history.truth[key] for key in touched if key in history.truth}
+        assert counts_of(local, touched) == expected
+    assert held_keys(local) == 3
+    assert (local.bases >= 0).any()  # a bound of one byte leaves no room to complete them
+
+
+def test_keys_that_were_fetched_are_read_from_the_checkpoint_once_until_they_are_evicted(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    groups = np.array([group_of(key) for key in KEYS])
+    mask = np.isin(np.arange(NUM_KEY_GROUPS), groups)
+    history.bring(local, KEYS[:9], none(), bound=1)
+
+    def fetched(keys: Sequence[str]) -> int:
+        local.refresh(np.flatnonzero(ALL))
+        copies = copies_of(local, history)
+        own = mask & (local.bases >= 0)
+        copies.fetch(own, Touched(hashes=hashes_of(keys), key_groups=own, min_bytes=0))
+        return copies.num_fetched
+
+    begun = [key for key in KEYS if local.bases[group_of(key)] >= 0]
+    first = [key for key in KEYS[:9] if key in begun]
+    assert fetched(first) == 0
+    others = [key for key in begun if key not in first]
+    assert fetched(others) == len(others)
+    assert fetched([*begun, *first]) == 0
+    new_store(tmp_path / "local").drop(np.array([group_of(begun[0])]))
+    other = new_store(tmp_path / "local")
+    other.refresh(np.flatnonzero(ALL))
+    other.evict(np.array([group_of(begun[-1])]))
+    again = [key for key in begun if group_of(key) == group_of(begun[-1])]
+    assert fetched([key for key in begun if group_of(key) != group_of(begun[0])]) == len(again)
+
+
+def test_a_chain_is_extended_by_segments_and_looked_up_if_some_are_missing(
+    tmp_path: Path,
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none(), bound=1)
+    before = history.recovered
+    for number in range(3):
+        history.commit(dict.fromkeys(KEYS[number::3], number))
+        history.bring(local, KEYS[:1], local.versions.copy(), bound=1)
+    local.evict(np.flatnonzero(ALL))
+    history.bring(local, KEYS, local.versions.copy(), bound=1)
+    assert counts_of(local, KEYS) == history.truth
+    assert history.recovered == before + 4  # by `bring` itself
+    for number in range(2):  # in another process
+        history.commit(dict.fromkeys(KEYS, 7 + number))
+        history.bring(new_store(tmp_path / "local"), KEYS[:1], local.versions.copy(), bound=1)
+    local.refresh(np.flatnonzero(ALL))
+    local.evict(np.flatnonzero(ALL))
+    history.bring(local, KEYS, local.versions.copy(), bound=1)
+    assert counts_of(local, KEYS) == history.truth
+    assert history.recovered > before + 4 + 3
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_histories_read_what_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -333,8 +420,13 @@ def test_drawn_histories_read_what_is_committed(
     rng = random.Random(seed)
     if seed % 2:  # keys of a key group have one code, or a few, so that they are told apart by keys
         bits = np.uint64(seed // 2)
-        monkeypatch.setattr(partial_copies, "_suffixes", lambda h, _: h.view(np.uint64) & bits)
-    monkeypatch.setattr(partial_copies, "_PART_ROWS", 1 << rng.randrange(8))
+        monkeypatch.setattr(
+            stored_index, "prefixes", lambda h: (h.view(np.uint64) & bits) << np.uint64(32)
+        )
+        monkeypatch.setattr(stored_chains, "_grouping", lambda h: h & int(bits))
+    monkeypatch.setattr(stored_chains, "_PART_ROWS", 1 << rng.randrange(8))
+    monkeypatch.setattr(partial_copies, "_MAX_NEWER", rng.randrange(4))
+    bound = rng.choice((0, 1 << 30))
     history, stores = History(tmp_path), 0
     history.commit({key: rng.randrange(9) for key in KEYS})
     local, floor = new_store(tmp_path / "0"), none()
@@ -349,6 +441,9 @@ def test_drawn_histories_read_what_is_committed(
             dropped = np.array(sorted(rng.sample(range(NUM_KEY_GROUPS), 3)))
             local.drop(dropped)
             floor[dropped] = -1 if rng.random() < 0.5 else floor[dropped]
+        elif chance < 0.42:
+            local.refresh(np.arange(NUM_KEY_GROUPS))
+            local.evict(np.array(sorted(rng.sample(range(NUM_KEY_GROUPS), rng.randrange(1, 16)))))
         elif chance < 0.5:
             for g in rng.sample(range(NUM_KEY_GROUPS), 4):
                 history.write_snapshot(g)
@@ -360,13 +455,22 @@ def test_drawn_histories_read_what_is_committed(
         touched = rng.sample(KEYS, rng.randrange(1, 20)) + ["new"] * (rng.random() < 0.3)
         whole = rng.sample(range(NUM_KEY_GROUPS), 2) if rng.random() < 0.2 else ()
         if rng.random() < 0.2:  # an attempt that fails after it has read
-            history.bring(local, touched, floor, whole=whole)
-        history.bring(local, touched, floor, whole=whole)
+            history.bring(local, touched, floor, whole=whole, bound=bound)
+        history.bring(local, touched, floor, whole=whole, bound=bound)
         assert counts_of(local, touched) == {
             key: history.truth[key] for key in touched if key in history.truth
         }
         for g in whole:
             assert local.bases[g] < 0
+        every = range(NUM_KEY_GROUPS)
+        versions = np.array([chain.version for chain in history.chains(every).values()])
+        for contents in copies_of(local, history).contents(np.array(every), versions):
+            assert contents.epochs.tolist() == versions[contents.key_groups].tolist()
+            assert rows_of(contents.rows) == {
+                key: count
+                for key, count in history.truth.items()
+                if group_of(key) in contents.key_groups
+            }
         newer = local.versions > floor
         if rng.random() < 0.7:
             floor[newer] = local.versions[newer]

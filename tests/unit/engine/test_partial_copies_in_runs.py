@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.bounds import evict_always
 from tests.support.lane_flows import flow_of, rows_of, summed
 from tests.support.manual_run import ManualRun
 
@@ -149,6 +150,16 @@ def test_drawn_runs_give_the_same_rows_and_state(
     monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
     assert outcome(seed, "on_demand") == expected
     assert any(begun)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_drawn_runs_whose_lanes_evict_in_every_epoch_give_the_same_rows_and_state(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    expected = outcome(seed, "on_demand")
+    evicted = evict_always(monkeypatch)
+    assert outcome(seed, "on_demand") == expected
+    assert sum(evicted) > 0
 
 
 @pytest.mark.parametrize("restore", ["touched", "whole"])

@@ -37,6 +37,7 @@ from godwit.engine.lane.messages import FailedRows, LaneReport, OperatorReport, 
 from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_schema, merge_hot_keys
 from godwit.engine.lane.rows import buffer_suspended_rows, prepend_waiting_rows, unpack_payloads
+from godwit.engine.lane.state_memory import StateMemory, is_whole_here
 from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
     AGES,
@@ -153,6 +154,8 @@ class _Lane:
         )
         # sender, receiver and its input → digest of the rows sent
         self.emitted: dict[tuple[int, int, int], int] = {}
+        self.memory: StateMemory | None = None  # if there is a bound
+        self.partial: dict[StateId, PartialCopies] = {}  # of the states of the present operator
         # partial copies of each state, the lane's key groups, and the report of the operator
         self.copies: list[tuple[PartialCopies, npt.NDArray[np.bool_], OperatorReport]] = []
         # index of an operator of this level → its rows from other operators of this lane
@@ -188,6 +191,7 @@ class _Lane:
         """
         epoch = self.instruction
         root = local_store_root(epoch.local_dir, epoch.run_id, self.report.executor)
+        self.memory = StateMemory.of_lane(self.flow, epoch, self.place, root)
         for member, own in zip(self.flow.operators, epoch.operators, strict=True):
             if own.level != self.level:
                 continue
@@ -202,8 +206,14 @@ class _Lane:
     def _complete_copies(self) -> None:
         """Complete partial copies, for as long as the lane has worked in this epoch."""
         now_s = time.perf_counter()
+        used_bytes = 0 if self.memory is None else self.memory.used_bytes()
         for copies, here, report in self.copies:
-            report.unread_bytes += copies.complete_some(here, 2 * now_s - self.started_s)
+            report.fetched_keys += copies.num_fetched
+            until_s = 2 * now_s - self.started_s
+            report.unread_bytes += copies.complete_some(here, until_s, used_bytes)
+        if self.memory is not None:
+            self.report.table_bytes = self.memory.used_bytes()
+            self.report.evicted = self.memory.evicted
         self.report.lap("apply", now_s)
 
     def _stage_left_out(
@@ -269,6 +279,8 @@ class _Lane:
         at_s = lap("decode", at_s)
         here = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
+        if self.memory is not None:
+            self.memory.release()
         copies, cold = self._bring_forward(
             member, instruction, root, here, touched=touched, hashes=rows.hashes
         )
@@ -391,17 +403,20 @@ class _Lane:
         if reads_all:
             needed = here
         touches = epoch.restore == "touched" and operator.reads_touched and not reads_all
+        memory, min_bytes = self.memory, epoch.fetch_from_bytes
+        if memory is not None:
+            min_bytes = min(min_bytes, memory.share_bytes // 4)
+        self.partial.clear()
         copies: dict[StateId, LocalState] = {}
         cold = np.zeros(num_key_groups, np.bool_)
         for state in instruction.states:
             layout = member.states[state.state.state]
             local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
-            due = key_group_mask(state.to_snapshot, num_key_groups) & here
-            missing, partial_copies = bring_forward(
+            to_snapshot = key_group_mask(state.to_snapshot, num_key_groups) & here
+            bring = partial(
+                bring_forward,
                 local,
-                needed | due,
-                here,
                 layout=layout,
                 storage=epoch.storage,
                 segments=state.segments,
@@ -411,13 +426,22 @@ class _Lane:
                 recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
                 homes=np.full(num_key_groups, lane, np.int32),
                 gone=gone,
-                touched=Touched(
-                    hashes=hashes, key_groups=few & ~due, min_bytes=epoch.fetch_from_bytes
-                )
-                if touches
-                else None,
+                bound_bytes=0 if memory is None else memory.share_bytes,
             )
+            if memory is not None:
+                memory.make_room(str(state.state), len(hashes) if touches else 0)
+            fits = False
+            while not fits:
+                due = to_snapshot
+                if memory is not None:  # other snapshots are read from the checkpoint
+                    due = to_snapshot & is_whole_here(local, to_snapshot)
+                few_now = Touched(hashes=hashes, key_groups=few & ~due, min_bytes=min_bytes)
+                missing, partial_copies = bring(
+                    needed | due, here, touched=few_now if touches else None
+                )
+                fits = memory is None or memory.brought_forward(str(state.state), needed | due)
             cold |= missing
+            self.partial[state.state] = partial_copies
             self.copies.append((partial_copies, here, self.report.operators[-1]))
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
@@ -442,11 +466,17 @@ class _Lane:
         """
         gone = operator.expired_entries(instruction.time.closed)
         for state in instruction.states:
-            key_groups = np.flatnonzero(
-                key_group_mask(state.to_snapshot, len(instruction.places)) & warm
-            )
+            local = copies[state.state]
+            due = key_group_mask(state.to_snapshot, len(instruction.places)) & warm
+            if self.memory is not None and due.any():
+                whole = is_whole_here(local, due)
+                some, stored = np.flatnonzero(due & ~whole), self.partial[state.state]
+                for contents in stored.contents(some, state.versions()[some]):
+                    self.files.write_snapshots(state.state, contents)
+                due = whole
+            key_groups = np.flatnonzero(due)
             if key_groups.size:
-                live = copies[state.state].scan(key_groups, None if gone is None else gone.rest)
+                live = local.scan(key_groups, None if gone is None else gone.rest)
                 self.files.write_snapshots(state.state, live)
 
     def _broadcast_tables(

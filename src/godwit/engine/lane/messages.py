@@ -55,6 +55,16 @@ class StateInstruction:
     # key groups to snapshot, at the version before this epoch
     to_snapshot: tuple[int, ...]
 
+    def versions(self) -> npt.NDArray[np.int64]:
+        """Return the committed version of each key group for which the instruction has chains."""
+        versions = self.floor.copy()
+        for key_group, snapshot in self.snapshots.items():
+            versions[key_group] = snapshot.version
+        for segment in self.segments:
+            own = np.array(segment.key_groups, np.int64)
+            versions[own] = np.maximum(versions[own], segment.epoch)
+        return versions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorInstruction:
@@ -104,6 +114,7 @@ class EpochInstruction:
     restore: Literal["touched", "whole"] = "touched"
     # bytes of missing state from which on entries are fetched on demand
     fetch_from_bytes: int = 0
+    state_memory: int = 0  # bound on the bytes of tables of an executor; 0: none
 
     @property
     def levels(self) -> int:
@@ -134,6 +145,7 @@ class OperatorReport:
     duplicate_partials: int = 0
     waiting_deletes: int = 0  # of the keys with changes, those that wait for their rows
     unread_bytes: int = 0  # of state that partial copies lack
+    fetched_keys: int = 0  # number of keys whose entries were read from the checkpoint
     # hot keys of senders → number of their rows
     hot_keys: HotRows = field(default_factory=dict)
     key_work: OperatorWork | None = None  # keys with most work, if keys can be hot
@@ -201,6 +213,10 @@ class LaneReport:
     snapshots: list[SnapshotRef] = field(default_factory=list)
     outputs: list[OutputRef] = field(default_factory=list)
     rows_out: int = 0  # rows emitted
+    # if there is a bound on the memory of state: bytes of tables that the lane accounts for, at all
+    # levels, and operator → number of key groups whose entries left them
+    table_bytes: int = 0
+    evicted: dict[str, int] = field(default_factory=dict)
     passed_on: list[PassedOn] = field(default_factory=list)  # to operators downstream
     took_ms: dict[str, float] = field(default_factory=dict)  # phase → milliseconds
     # sender (level 0 and number of a split, or level and place of a lane) → digest of the rows it

@@ -1,0 +1,306 @@
+"""Chains of many key groups, for reading the entries of some keys, or of whole key groups.
+
+The blocks of the chains are mapped (`BatchCache`), and their rows are found by an index, which is
+made when it is first used, in parts of key groups with some 2 M rows.  Chains grow by newer
+segments; their rows get runs of their own in the index, which are merged as those of an LSM tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.checkpoint.blocks import check_num_rows
+from godwit.checkpoint.entries import latest_entries
+from godwit.checkpoint.stored_index import Run
+from godwit.model.key_groups import key_group_mask, key_groups_of
+from godwit.store.changes import Changes, StateRows
+from godwit.store.image import blank_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from godwit.checkpoint.entries import BatchCache, EntryLayout
+    from godwit.checkpoint.records import SegmentRef, SnapshotRef
+    from godwit.store.columns import StateSchema
+
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted
+_MERGED_FROM: Final = 4  # times the rows of the next run, a run stays apart from it
+_NONE: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Block:
+    """A block, and its rows that count."""
+
+    ref: SegmentRef | SnapshotRef
+    key_groups: Integers  # that have rows here which no snapshot replaces
+    # first, end: of the rows of each
+    first: Integers
+    end: Integers
+
+    @classmethod
+    def of(cls, ref: SegmentRef | SnapshotRef, own: Integers, ends: Integers, use: Mask) -> _Block:
+        """Return a block with rows of the key groups `own`, of which those of `use` count."""
+        first = np.concatenate(([0], ends[:-1]))
+        return cls(ref=ref, key_groups=own[use], first=first[use], end=ends[use])
+
+    def spans(self, key_groups: Mask) -> Iterator[tuple[int, int]]:
+        """Yield first and end of the spans of consecutive rows of some key groups."""
+        use = key_groups[self.key_groups]
+        first, end = self.first[use], self.end[use]
+        if first.size:
+            gaps = np.flatnonzero(first[1:] != end[:-1])
+            ends = end[np.append(gaps, -1)].tolist()
+            yield from zip(first[np.append(0, gaps + 1)].tolist(), ends, strict=True)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Index of some key groups: runs over the first `covered` blocks of their chains."""
+
+    runs: list[Run] = field(default_factory=list)
+    covered: int = 0
+    num_keys: int = 0  # nearly
+
+
+class StoredChains:
+    """Chains of some key groups, for reading many of them at once.
+
+    Arrays have shape ``(num_key_groups,)``. `key_groups`: mask of these. `versions`: to which the
+    chains lead; -1 for key groups without entries, and for others. `size_bytes`: of the blocks, by
+    the key groups' rows. `directory`: of files with the index.
+    """
+
+    def __init__(
+        self,
+        segments: Iterable[SegmentRef],
+        snapshots: Mapping[int, SnapshotRef],
+        key_groups: Mask,
+        directory: Path,
+    ) -> None:
+        self.key_groups, self._directory = key_groups, directory
+        self.versions = np.full(len(key_groups), -1, np.int64)
+        self.size_bytes = np.zeros(len(key_groups))
+        self._num_rows = np.zeros(len(key_groups), np.int64)
+        self._blocks: list[_Block] = []  # older ones first
+        for g, snapshot in snapshots.items():
+            if key_groups[g]:
+                self.versions[g] = snapshot.version
+                self._add(snapshot, np.array([g]), np.array([snapshot.rows]), np.ones(1, np.bool_))
+        self.extend(segments, np.full(len(key_groups), np.iinfo(np.int64).max))
+        self._part_of = np.cumsum(self._num_rows) // _PART_ROWS  # number of each key group's part
+        self._parts: dict[int, _Part] = {}
+        self._num_rows_before = int(self._num_rows.sum())
+
+    def extend(self, segments: Iterable[SegmentRef], reach: Integers) -> None:
+        """Add the segments of later epochs than those of the chains, in any order.
+
+        `reach`: epoch of each key group up to which the segments are complete.
+        """
+        for segment in sorted(segments, key=lambda segment: (segment.epoch, segment.lane)):
+            own = np.array(segment.key_groups, np.int64)
+            use = self.key_groups[own] & (self.versions[own] < segment.epoch)
+            use &= reach[own] >= segment.epoch
+            if use.any():
+                self.versions[own[use]] = segment.epoch
+                self._add(segment, own, np.array(segment.row_ends, np.int64), use)
+
+    def _add(self, ref: SegmentRef | SnapshotRef, own: Integers, ends: Integers, use: Mask) -> None:
+        """Add a block with rows of the key groups `own`, of which those of `use` count."""
+        block = _Block.of(ref, own, ends, use)
+        rows = block.end - block.first
+        self._num_rows[block.key_groups] += rows
+        self.size_bytes[block.key_groups] += rows * (ref.block.length / max(1, int(ends[-1])))
+        self._blocks.append(block)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks with the entries."""
+        return len(self._blocks)
+
+    @property
+    def num_keys(self) -> int:
+        """Number of keys in key groups that were read from, nearly."""
+        return sum(part.num_keys for part in self._parts.values())
+
+    @property
+    def has_doubled(self) -> bool:
+        """True if more rows were added than there were at first."""
+        return int(self._num_rows.sum()) > 2 * max(self._num_rows_before, _PART_ROWS)
+
+    def read(
+        self,
+        key_groups: Integers,
+        hashes: Integers | None,
+        layout: EntryLayout,
+        cache: BatchCache,
+    ) -> Changes:
+        """Read the present entries of key groups (ascending): all, or of keys with `hashes`."""
+        num_key_groups = len(self.versions)
+        if hashes is None:
+            owners, places = self._all_of(key_group_mask(key_groups, num_key_groups))
+        else:
+            own = key_group_mask(key_groups, num_key_groups)
+            hashes = hashes[own[key_groups_of(hashes, num_key_groups)]]
+            owners, places = self._touched(key_groups, hashes, cache)
+        entries = self._read_rows(owners, places, layout, cache)
+        if hashes is not None:
+            asked = np.isin(entries.hashes, hashes)
+            entries = entries if asked.all() else entries.take(np.flatnonzero(asked))
+        rows = newest_entries(entries, layout.schema)
+        of_rows = key_groups_of(rows.hashes, num_key_groups)
+        order = np.argsort(of_rows, kind="stable")
+        return Changes(
+            key_groups=key_groups,
+            ends=np.searchsorted(of_rows[order], key_groups, side="right"),
+            epochs=self.versions[key_groups],
+            rows=rows.take(order),
+        )
+
+    def _all_of(self, key_groups: Mask) -> tuple[Integers, Integers]:
+        """Return numbers of blocks, and positions there, of all rows of key groups."""
+        owners, places = [_NONE], [_NONE]
+        for number, block in enumerate(self._blocks):
+            for first, end in block.spans(key_groups):
+                owners.append(np.full(end - first, number))
+                places.append(np.arange(first, end))
+        return np.concatenate(owners), np.concatenate(places)
+
+    def _touched(
+        self, key_groups: Integers, hashes: Integers, cache: BatchCache
+    ) -> tuple[Integers, Integers]:
+        """Return numbers of blocks, and positions there, of the rows of keys, older ones first."""
+        num_key_groups = len(self.versions)
+        of_hashes = key_groups_of(hashes, num_key_groups)
+        owners, places = [_NONE], [_NONE]
+        stored = key_groups[self._num_rows[key_groups] > 0]
+        for number in np.unique(self._part_of[stored]).tolist():
+            own = key_group_mask(stored[self._part_of[stored] == number], num_key_groups)
+            some = hashes[own[of_hashes]]
+            for run in self._part(number, cache).runs if some.size else ():
+                of_run, positions = run.find(some)
+                owners.append(of_run)
+                places.append(positions)
+        owner, place = np.concatenate(owners), np.concatenate(places)
+        order = np.lexsort((place, owner))
+        return owner[order], place[order]
+
+    def _part(self, number: int, cache: BatchCache) -> _Part:
+        """Return a part of the index, made or extended so that it covers all blocks."""
+        part = self._parts.setdefault(number, _Part())
+        if part.covered < len(self._blocks):
+            own = (self._part_of == number) & (self._num_rows > 0)
+            run = Run.build(self._hashes(own, part.covered, cache), self._directory)
+            part.covered = len(self._blocks)
+            if run.num_rows:
+                part.runs.append(run)
+                part.num_keys = part.num_keys or run.num_keys
+            while len(part.runs) > 1 and (
+                part.runs[-2].num_rows <= _MERGED_FROM * part.runs[-1].num_rows
+            ):
+                newer = part.runs.pop()
+                part.runs[-1] = part.runs[-1].followed_by(newer, self._directory)
+        return part
+
+    def _hashes(
+        self, key_groups: Mask, from_block: int, cache: BatchCache
+    ) -> Iterator[tuple[int, int, Integers]]:
+        """Yield the spans of key groups in blocks from a number on; see `Run.build`."""
+        for number, block in enumerate(self._blocks[from_block:], start=from_block):
+            spans = [*block.spans(key_groups)]
+            if spans:
+                stored = _read(cache, block.ref).column(0).to_numpy()
+                yield from ((number, first, stored[first:end]) for first, end in spans)
+
+    def _read_rows(
+        self, owners: Integers, places: Integers, layout: EntryLayout, cache: BatchCache
+    ) -> StateRows:
+        """Read rows of blocks, given by ascending numbers of blocks and positions there."""
+        parts: list[tuple[int, pa.RecordBatch]] = []
+        used, counts = np.unique(owners, return_counts=True)
+        ends = np.cumsum(counts)
+        firsts = (ends - counts).tolist()
+        for number, first, end in zip(used.tolist(), firsts, ends.tolist(), strict=True):
+            ref = self._blocks[number].ref
+            batch, start = _read(cache, ref), int(places[first])
+            if places[end - 1] - start == end - first - 1:  # as where all entries are read
+                batch = batch.slice(start, end - first)
+            else:
+                batch = batch.take(pa.array(places[first:end]))
+            parts.append((ref.flow, batch))
+        # Joined first, since a call for each of a thousand blocks would take most of the time.
+        alike = groupby(parts, lambda part: (part[0], part[1].schema))
+        read = [
+            layout.read(pa.concat_batches([batch for _, batch in some]), flow)
+            for (flow, _), some in alike
+        ]
+        return StateRows.concat(read or [latest_entries([], layout.schema)])
+
+    def release(self, whole: Mask) -> None:
+        """Drop the parts of the index that have only key groups that are `whole`."""
+        used = np.unique(self._part_of[~whole & (self._num_rows > 0)])
+        self._parts = {n: part for n, part in self._parts.items() if n in used}
+
+
+def newest_entries(entries: StateRows, schema: StateSchema) -> StateRows:
+    """Return the newest entry of each key, unless it is a removal; `entries`: older ones first."""
+    hashes = _grouping(entries.hashes)
+    order = np.argsort(hashes, kind="stable")
+    ascending = hashes[order]
+    last = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], np.ones(1, np.bool_)))
+    last = last[: len(hashes)]
+    newest = np.empty(len(hashes), np.int64)
+    newest[order] = order[np.repeat(last, np.diff(last, prepend=-1))]
+    present = newest == np.arange(len(newest))
+    older = np.flatnonzero(~present)
+    if entries.removed is not None:
+        present &= ~entries.removed
+    other = older[~_equal(entries.keys, older, newest[older], schema)]
+    if not other.size:  # as nearly always
+        return replace(entries.take(np.flatnonzero(present)), removed=None)
+    some = np.isin(newest, newest[other])  # keys of these hashes differ
+    others = latest_entries([entries.take(np.flatnonzero(some))], schema)
+    first = replace(entries.take(np.flatnonzero(present & ~some)), removed=None)
+    return first.followed_by(others)
+
+
+def _grouping(hashes: Integers) -> Integers:
+    """Return numbers that are equal for equal hashes."""
+    return hashes
+
+
+def _equal(keys: pa.RecordBatch, some: Integers, others: Integers, schema: StateSchema) -> Mask:
+    """Return a mask: where the bits of the keys at positions `some` and `others` are equal."""
+    image = blank_image(schema, 1)
+    equal = np.ones(len(some), np.bool_)
+    pairs = (image.encode_keys(keys.take(pa.array(which))) for which in (some, others))
+    for left, right in zip(*pairs, strict=True):
+        if isinstance(left.values, np.ndarray):
+            same = np.equal(left.values, right.values)
+            same = same.all(axis=1) if same.ndim > 1 else same
+        else:
+            same = pc.equal(left.values, right.values).to_numpy(zero_copy_only=False)
+        zero = np.uint8(0)
+        same &= (zero if left.nulls is None else left.nulls) == (
+            zero if right.nulls is None else right.nulls
+        )
+        equal &= same
+    return equal
+
+
+def _read(cache: BatchCache, ref: SegmentRef | SnapshotRef) -> pa.RecordBatch:
+    """Read a block, or return it from the cache; raise if it has not the recorded rows."""
+    batch = cache.read(ref.block)
+    check_num_rows(cache.storage, ref, batch)
+    return batch
