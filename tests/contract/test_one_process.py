@@ -11,6 +11,7 @@ import pytest
 from tests.contract.one_process import Late, OneProcess
 from tests.contract.scenarios import ON_DEMAND, REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
+from tests.support.bounds import evict_always
 from tests.support.rounds import rounds
 
 from godwit.checkpoint import partial_copies
@@ -55,7 +56,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         instructions, "choose_snapshots", lambda *a, **o: choose(*a, **{**o, "budget_bytes": 1})
     )
     monkeypatch.setattr(PartialCopies, "begin", counted)
-    monkeypatch.setattr(PartialCopies, "complete_some", lambda own, here, _: complete(own, here, 0))
+    monkeypatch.setattr(
+        PartialCopies, "complete_some", lambda own, here, _, used: complete(own, here, 0, used)
+    )
     return begun
 
 
@@ -83,6 +86,34 @@ def test_whatever_happens_to_state_that_is_fetched_on_demand_the_rows_are_the_sa
         OneProcess(tmp_path, deep=scenario.deep, again=scenario.again, policy=scenario.policy),
     )
     assert any(begun)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *ON_DEMAND[1::4],
+        *SCENARIOS[3::20],
+        *(
+            pytest.param(s, marks=pytest.mark.campaign)
+            for s in (*ON_DEMAND, *SCENARIOS[1::4], *REGROUPED[::2])
+        ),
+        *(
+            pytest.param(drawn(seed, on_demand=True), marks=pytest.mark.campaign)
+            for seed in range(500, 500 + rounds(3, 9))
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("begun")
+def test_whatever_happens_to_state_that_is_evicted_in_every_epoch_the_rows_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: Scenario
+) -> None:
+    evicted = evict_always(monkeypatch)
+    play(
+        replace(scenario, same_epochs=False, told=(), never=()),
+        OneProcess(tmp_path, deep=scenario.deep, again=scenario.again, policy=scenario.policy),
+    )
+    assert sum(evicted) > 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::5] if LONG else SCENARIOS[5::10], ids=str)

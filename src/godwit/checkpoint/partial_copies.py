@@ -34,7 +34,7 @@ from godwit.checkpoint.stored_chains import StoredChains
 from godwit.model.errors import CorruptCheckpointError, EpochFailedError
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes
-from godwit.store.hash_set import HashSet
+from godwit.store.hash_set import HashSet, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,7 +141,7 @@ class PartialCopies:
         known.add(chains, chains.versions >= 0)
         present = np.flatnonzero(chains.versions >= 0)
         of_hashes = key_groups_of(touched.hashes, len(key_groups))
-        hashes = np.unique(touched.hashes[(chains.versions >= 0)[of_hashes]])
+        hashes = distinct(touched.hashes[(chains.versions >= 0)[of_hashes]])
         if not self._bound_bytes:
             self._homes = self._local.spare_homes(self._homes)
         self._fetch(present, known, hashes)
@@ -160,9 +160,11 @@ class PartialCopies:
         known, serials = self._known(), self._local.serials
         known.forget_fetched(np.flatnonzero(key_groups), serials)
         of_hashes = key_groups_of(touched.hashes, len(key_groups))
-        hashes = np.unique(touched.hashes[key_groups[of_hashes]])
+        hashes = distinct(touched.hashes[key_groups[of_hashes]])
         hashes = hashes[~known.fetched.contains(hashes)]
-        some = np.unique(key_groups_of(hashes, len(key_groups))).astype(np.int64)
+        some = np.flatnonzero(
+            key_group_mask(key_groups_of(hashes, len(key_groups)), len(key_groups))
+        )
         before = serials.copy()
         self._reading(some, partial(self._fetch, hashes=hashes))
         changed = np.flatnonzero(key_groups & (serials != before))

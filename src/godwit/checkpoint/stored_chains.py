@@ -146,7 +146,10 @@ class StoredChains:
         layout: EntryLayout,
         cache: BatchCache,
     ) -> Changes:
-        """Read the present entries of key groups (ascending): all, or of keys with `hashes`."""
+        """Read the present entries of key groups (ascending): all, or of keys with `hashes`.
+
+        `hashes`: distinct, ascending.
+        """
         num_key_groups = len(self.versions)
         if hashes is None:
             owners, places = self._all_of(key_group_mask(key_groups, num_key_groups))
@@ -155,8 +158,9 @@ class StoredChains:
             hashes = hashes[own[key_groups_of(hashes, num_key_groups)]]
             owners, places = self._touched(key_groups, hashes, cache)
         entries = self._read_rows(owners, places, layout, cache)
-        if hashes is not None:
-            asked = np.isin(entries.hashes, hashes)
+        if hashes is not None and len(entries.hashes):
+            nearest = np.minimum(np.searchsorted(hashes, entries.hashes), len(hashes) - 1)
+            asked = hashes[nearest] == entries.hashes
             entries = entries if asked.all() else entries.take(np.flatnonzero(asked))
         rows = newest_entries(entries, layout.schema)
         of_rows = key_groups_of(rows.hashes, num_key_groups)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from godwit.store.hash_set import distinct
 from godwit.store.mapped import mapped
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Run:
     def followed_by(self, newer: Run, directory: Path) -> Run:
         """Return one run of these rows and of newer ones."""
         codes = np.concatenate((self.codes, newer.codes + np.uint64(self.num_rows)))
-        codes.sort(kind="stable")  # which merges what is sorted
+        codes.sort(kind="stable")  # which merges sorted parts
         return Run(
             codes=mapped(codes, directory),
             starts=np.concatenate((self.starts[:-1], newer.starts + self.num_rows)),
@@ -80,7 +81,7 @@ class Run:
 
     def find(self, hashes: Integers) -> tuple[Integers, Integers]:
         """Return numbers of blocks, and positions there, of all rows with hashes, and of a few."""
-        codes = np.unique(prefixes(hashes))
+        codes = distinct(prefixes(hashes))
         first = np.searchsorted(self.codes, codes)
         counts = np.searchsorted(self.codes, codes | _LOW, side="right") - first
         before = np.cumsum(counts) - counts

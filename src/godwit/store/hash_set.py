@@ -1,7 +1,7 @@
 """A set of 64-bit hashes: open addressing over one array, as operations on whole arrays.
 
 A slot is zero (free) or a hash.  The home of a hash is chosen by a random multiplier, so that
-hashes which somebody chose to be alike do not share one.  At most half of the slots are used.
+hashes which were chosen to be alike do not share one.  At most half of the slots are used.
 
 Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L.
 """
@@ -9,6 +9,7 @@ Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L.
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,20 @@ _Integers = npt.NDArray[np.int64]
 _UInt64Array = npt.NDArray[np.uint64]
 _FREE = np.uint64(0)
 _BITS = 64
+_T = TypeVar("_T", np.int64, np.uint64)
+
+
+def distinct(numbers: npt.NDArray[_T]) -> npt.NDArray[_T]:
+    """Return distinct numbers, ascending; faster than `numpy.unique` where most of them are.
+
+    Examples
+    --------
+    >>> distinct(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    ascending = np.sort(numbers)
+    first: npt.NDArray[_T] = ascending[1:][ascending[1:] != ascending[:-1]]
+    return np.concatenate((ascending[:1], first))
 
 
 class HashSet:
@@ -61,7 +76,7 @@ class HashSet:
 
     def add(self, hashes: _Integers) -> None:
         """Add hashes, which may repeat."""
-        words = np.unique(hashes[~self.contains(hashes)]).view(np.uint64)
+        words = distinct(hashes[~self.contains(hashes)]).view(np.uint64)
         words = words[words != _FREE]
         self._count += len(words)
         if 2 * self._count > len(self._slots):
