@@ -57,6 +57,7 @@ LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "G
 """Names of the zone whose clock shows UTC."""
 _FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 1900 to 2038
 """Times for which Arrow knows the rules of a zone."""
+_BELOW_FLOATS = (1 << 29) - 1  # bits of a double that a float does not have
 _WIDE = Context(prec=80)
 _LONG = Context(prec=400)  # of any double
 _PERIOD_US = 146_097 * _DAY_US
@@ -286,10 +287,21 @@ def _decimals_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overfl
 
 
 def _decimals_to_doubles(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
-    """Cast decimals to doubles."""
-    if not pa.types.is_float64(dtype):
-        raise TypesError(f"{values.type} as {dtype}")
-    return as_doubles(values)
+    """Cast decimals to floats."""
+    doubles = as_doubles(values)
+    if pa.types.is_float64(dtype):
+        return doubles
+    numbers, mask = values_of(doubles), mask_of(values)
+    floats = numbers.astype(np.float32)
+    halves = numbers.view(np.int64) & _BELOW_FLOATS == (_BELOW_FLOATS + 1) // 2
+    for row in np.flatnonzero(halves if mask is None else halves & mask).tolist():
+        exact, half = values[row].as_py(), Decimal(float(numbers[row]))
+        if exact == half:
+            continue
+        is_upper = float(floats[row]) > half  # the neighbour that the double was rounded to
+        if is_upper != (exact > half):  # and the decimal is on the other side of the half
+            floats[row] = np.nextafter(floats[row], np.float32(np.inf if exact > half else -np.inf))
+    return column_of(floats, mask, dtype)
 
 
 def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:

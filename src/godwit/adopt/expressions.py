@@ -50,6 +50,7 @@ from godwit.adopt.plan import (
 )
 from godwit.adopt.spark_hashes import is_hashed
 from godwit.adopt.text_functions import date_format_of, literal_pattern
+from godwit.adopt.zipped import Zip
 from godwit.columns.python_values import has_instants
 from godwit.columns.types import is_text, to_schema
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
@@ -792,6 +793,19 @@ def _read_fold(reader: ExpressionReader, expression: Any) -> Expression:
     )
 
 
+def _read_zip(reader: ExpressionReader, expression: Any) -> Expression:
+    """Return a function of the pairs of elements of two arrays."""
+    left, right, function = children_of(expression)
+    first, second = map(column_key, to_list(function.arguments()))
+    return Zip(
+        left=reader.read(left),
+        right=reader.read(right),
+        body=reader.read(children_of(function)[0]),
+        variables=(first, second),
+        dtype=reader.type_of(expression.dataType()),
+    )
+
+
 def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a function of the elements of an array."""
     argument, function = children_of(expression)
@@ -833,5 +847,6 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "Or": _read_both("or"),
     "StaticInvoke": _read_static,
     "TimestampAdd": _read_later,
+    "ZipWith": _read_zip,
 }
 """Spark's expression class → its reader, but for plain functions."""

@@ -33,6 +33,9 @@ _LAST_DIGITS = (
     *("base64(encode(repeat(s, 30), 'UTF-8'))", "array_repeat(s, ix)", "sequence(ix, by)"),
     *("arrays_overlap(ar, array(a, 5))", "arrays_overlap(`as`, array(u))", "array_append(ar, a)"),
     *("array_prepend(`as`, null)", "concat(ar, array(cast(w as int)))"),
+    *("zip_with(ar, array(a, 5), (x, y) -> x + y)", "zip_with(`as`, ar, (x, y) -> concat(x, y))"),
+    *("cast(m as float)", "cast(l as float)", "cast(l / 7 as float)", "cast(16777217.0 as float)"),
+    *("cast(cast(16777217.0000000001 as decimal(38, 10)) + l * 0 as float)",),
 )
 _CLOCKS = (
     *("cast(dt as timestamp)", "cast(n as timestamp)", "to_utc_timestamp(q, 'America/New_York')"),

@@ -82,6 +82,12 @@ _MINIMUM: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
     "windows of a union of rows without duplicates and a stream": lambda a, b: _sums(
         _a(a).dropDuplicates(["k", "ts"]).union(b.withWatermark("ts", "1 minute"))
     ),
+    "sliding windows of a union of streams with a watermark each": lambda a, b: (
+        _a(a)
+        .union(b.withWatermark("ts", "1 minute"))
+        .groupBy(sf.window("ts", "5 minutes", "2 minutes"), "k")
+        .agg(sf.collect_list("n"))
+    ),
     "duplicates whose event time is left out": lambda a, b: (
         _a(a).dropDuplicates(["k", "n"]).select("k", "n").union(b.select("k", "n"))
     ),

@@ -1,0 +1,72 @@
+"""``zip_with(left, right, function)`` of Spark over Arrow columns: a value for each pair.
+
+Where an array is shorter than the other one, its elements are null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.adopt.array_functions import listed, opened
+from godwit.operators.aggregates.arithmetic import EvaluationError
+from godwit.operators.aggregates.expressions import Expression, Rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zip(Expression):
+    """The pairs of elements of two arrays, each made one value."""
+
+    left: Expression
+    right: Expression
+    body: Expression
+    variables: tuple[str, str]  # columns of the two elements
+    dtype: pa.DataType
+
+    def __str__(self) -> str:
+        return f"zip_with({self.left}, {self.right}, {self.body})"
+
+    @property
+    def can_fail(self) -> bool:
+        return True
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        """Return the arrays of all rows, null where one of the two is null."""
+        left = rows.needed(self.left.evaluate(rows))
+        right = self.right.evaluate(rows.where(left.is_valid()))
+        right = pc.if_else(left.is_valid(), right, None)
+        left = pc.if_else(right.is_valid(), left, None)
+        sides = [opened(left), opened(right)]
+        sizes = [np.bincount(numbers, minlength=len(left)) for numbers, _ in sides]
+        most = np.maximum(*sizes)
+        numbers = np.repeat(np.arange(len(left)), most)
+        within = np.arange(len(numbers)) - np.repeat(np.cumsum(most) - most, most)
+        taken = pa.array(numbers)
+        columns = {name: column.take(taken) for name, column in rows.columns.items()}
+        for name, size, (_, elements) in zip(self.variables, sizes, sides, strict=True):
+            columns[name] = _padded(elements, size, numbers, within)
+        try:
+            values = self.body.evaluate(Rows(columns=columns))
+        except EvaluationError as error:
+            row = int(numbers[error.row])
+            raise EvaluationError(row, error.reason, error.condition) from error
+        return listed(numbers, values, left, self.dtype)
+
+
+def _padded(
+    elements: pa.Array,
+    sizes: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.int64],
+    within: npt.NDArray[np.int64],
+) -> pa.Array:
+    """Return the elements at places of rows, null after the last one of a row."""
+    begins = np.cumsum(sizes) - sizes
+    missing = within >= sizes[numbers]
+    return elements.take(pa.array(begins[numbers] + within, mask=missing))
