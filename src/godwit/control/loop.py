@@ -15,6 +15,7 @@ stream or the loop: it becomes an event, and the stream continues with what it h
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram
 
+_RISES = 2
+"""Periods that a rising rate has to be above, beside the trend of its epochs."""
 _LATE = 3
 """Periods after which one ends with fewer epochs than it should have."""
 _IN_MIGRATION = "it is being migrated"
@@ -121,6 +124,7 @@ class Controller:
         # last committed epoch when executors joined that nothing was planned for yet
         self._joined_after: int | None = None
         self._lanes = LaneBalancing(settings, self._overrides, now_s)
+        self._recent_rates: deque[float] = deque(maxlen=_RISES)  # arrival rates of last periods
 
     # -- called by the driving thread -------------------------------------------------------------
 
@@ -377,7 +381,11 @@ class Controller:
         until the next one does, a period later.
         """
         expected = None if self._forecaster is None else self._forecaster.expected_per_s(now_s)
-        if period.rising is None:
+        # Of a rate that rises each period's is the highest; some epochs of noise are looked at in
+        # every period, and seem to rise sooner or later.
+        highest = period.arrival_per_s >= max(self._recent_rates, default=0.0)
+        self._recent_rates.append(period.arrival_per_s)
+        if period.rising is None or not highest:
             return expected
         until_s = now_s + situation.lead_s + situation.epoch_s + self._settings.period_s
         return max(period.rising.rate_at(until_s), expected or 0.0)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from godwit.control.loop import Controller
 from godwit.control.rate_trend import RateTrend, Trend
 
 
@@ -102,3 +107,18 @@ def test_points_after_a_clock_that_was_set_back_replace_all_later_ones() -> None
         trend.add(float(at_s), 1000.0 * at_s + 25.0 * at_s**2)
     assert trend.trend is not None
     assert trend.trend.rise == pytest.approx(50.0)
+
+
+def test_a_rise_that_the_period_does_not_have_asks_for_no_executor() -> None:
+    controller: Any = SimpleNamespace(
+        _forecaster=None,
+        _recent_rates=deque([1000.0, 980.0], maxlen=2),
+        _settings=SimpleNamespace(period_s=5.0),
+    )
+    situation: Any = SimpleNamespace(lead_s=2.0, epoch_s=1.0)
+    expected = []
+    for rate in (990.0, 1010.0):
+        rising = SimpleNamespace(rate_at=lambda _: 1200.0)
+        period: Any = SimpleNamespace(arrival_per_s=rate, rising=rising)
+        expected.append(Controller._expected_per_s(controller, period, situation, 0.0))
+    assert expected == [None, 1200.0]
