@@ -50,6 +50,10 @@ _NUMBERS = (
     *("-Infinity", "Inf", "1f", "1_000", "1,5", " 1", "1 ", "", "x", "123456789012345678901234"),
     *("0.1", "1e400", "4.9e-324", "0x1F", "True", "true"),
 )
+_QUOTES = (
+    *('"a""b"', '"a""b""c"', '"a"x', '"a""', 'a"b"', '"a,""b"', '"say ""a"""', '"""a"""'),
+    *('"a, ""b"" c"', '"""",x', '"a ""b, c"""'),
+)
 
 
 @dataclass
@@ -98,8 +102,8 @@ def line_of_csv(draw: random.Random) -> str:
     ]
     cells = cells[: draw.choice([8, 8, 8, 8, 7, 3, 1])] + ["z"] * draw.choice([0, 0, 0, 1])
     line = ",".join(_quoted(cell) if draw.random() < 0.1 else cell for cell in cells)
-    if draw.random() < 0.1:
-        line = draw.choice(['"a""b"', '"a""b""c"', '"a"x', '"a""', 'a"b"', '"a,""b"']) + "," + line
+    if draw.random() < 0.2:
+        line = draw.choice(_QUOTES) + "," + line
     return _changed(draw, line, '",\\ x1;e-+.\t') if draw.random() < 0.3 else line
 
 
@@ -129,14 +133,20 @@ def _columns(schema: str) -> StructType:
     return cast("StructType", columns)
 
 
-def compare(spark: SparkSession, name: str, mode: str, lines: Sequence[str]) -> Compared:
-    """Compare the rows of lines in a format, ``csv`` or ``json``."""
+def compare(
+    spark: SparkSession, name: str, mode: str, lines: Sequence[str], *, doubled: bool = False
+) -> Compared:
+    """Compare the rows of lines in a format, ``csv`` or ``json``.
+
+    `doubled`: two quotes within quotes are a quote.
+    """
     schema = arrow_schema_of(_columns(SCHEMAS[name]), zone="UTC")
     place = Path(tempfile.mkdtemp(prefix="scans-"))
     try:
         for number, line in enumerate(lines):
             (place / f"{number:06d}").write_bytes(line.encode("utf-8", "surrogatepass"))
         frame = spark.read.schema(SCHEMAS[name]).option("mode", mode).format(name)
+        frame = frame.option("escape", '"') if doubled else frame
         rows = frame.load(str(place)).select("*", "_metadata.file_name").toArrow()
         files = rows.column("file_name").to_pylist()
         theirs: dict[str, list[Any]] = {}
@@ -147,7 +157,13 @@ def compare(spark: SparkSession, name: str, mode: str, lines: Sequence[str]) -> 
             SparkJson(mode=mode.lower(), zone="UTC")
             if name == "json"
             else SparkCsv(
-                schema, separator=",", header=False, null_text="", fails=False, zone="UTC"
+                schema,
+                separator=",",
+                header=False,
+                null_text="",
+                doubled=doubled,
+                fails=False,
+                zone="UTC",
             )
         )
         return _compared(own, schema, place, lines, theirs)
@@ -216,14 +232,15 @@ def main() -> None:
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     for seed in range(given.seed, given.seed + given.rounds):
-        for name, mode, line in (
-            ("csv", "PERMISSIVE", line_of_csv),
-            ("json", "PERMISSIVE", line_of_json),
-            ("json", "DROPMALFORMED", line_of_json),
+        for name, mode, line, doubled in (
+            ("csv", "PERMISSIVE", line_of_csv, False),
+            ("csv", "PERMISSIVE", line_of_csv, True),
+            ("json", "PERMISSIVE", line_of_json, False),
+            ("json", "DROPMALFORMED", line_of_json, False),
         ):
             draw = random.Random(seed)
             lines = [line(draw) for _ in range(given.lines)]
-            compared = compare(spark, name, mode, lines)
+            compared = compare(spark, name, mode, lines, doubled=doubled)
             print(
                 f"{name} {mode} seed {seed}: {compared.lines} lines, {compared.refused.total()} "
                 f"refused, "

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _QUOTE, _ESCAPE = '"', "\\"
 _IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r'\\(["\\])')
+_DOUBLED: Final = re.compile(r'"((?:[^"]|"")*)"')
+_RUN: Final = re.compile(r'"([^"\\]*)("+)')
 _BLANK: Final = "".join(map(chr, range(0x21)))  # that Java trims
 
 
@@ -34,7 +36,8 @@ class SparkCsv(TextFormat):
     """CSV with Spark's quotes and escapes.
 
     `columns`: names and types of all columns, by position. `separator`: one ASCII character.
-    `null_text`: text that is null. `fails`: a line without a value for each column is an error.
+    `null_text`: text that is null. `doubled`: two quotes within quotes are a quote, as with
+    ``escape='"'``. `fails`: a line without a value for each column is an error.
     """
 
     name = "CSV"
@@ -47,12 +50,14 @@ class SparkCsv(TextFormat):
         separator: str,
         header: bool,
         null_text: str,
+        doubled: bool,
         fails: bool,
         zone: str,
     ) -> None:
         super().__init__(skips_bad=False)
         self._columns, self._separator, self._header = columns, separator, header
         self._null, self._fails, self._zone = null_text, fails, zone
+        self._doubled = doubled
 
     def read(
         self,
@@ -147,17 +152,22 @@ class SparkCsv(TextFormat):
         after = len(line) if after < 0 else after
         if not line.startswith(_QUOTE, place):
             return line[place:after], after
-        match = _IN_QUOTES.match(line, place)
-        if match is None:
+        match = (_DOUBLED if self._doubled else _IN_QUOTES).match(line, place)
+        if match is not None and line[match.end() : match.end() + 1] in {"", self._separator}:
+            text = match[1]
+            value = text.replace(_QUOTE * 2, _QUOTE) if self._doubled else _ESCAPED.sub(r"\1", text)
+            return value, match.end()
+        run = None if self._doubled else _RUN.match(line, place)
+        if run is None:
             raise UnsureError(line[place:], "a value in quotes")
-        end = match.end()
-        if end == len(line) or line[end] == self._separator:
-            return _ESCAPED.sub(r"\1", match[1]), end
+        after = line.find(self._separator, run.end())
+        after = len(line) if after < 0 else after
         whole = line[place:after]
-        is_part = end <= after and line[end] not in _BLANK and _ESCAPE not in whole
-        if is_part and not whole.endswith(_QUOTE * 2):
-            return whole, after  # quotes within a value are part of it
-        raise UnsureError(line[place:], "a value in quotes")
+        if run.end() == after:
+            return run[1] + run[2][1:], after  # the last of several quotes ends the value
+        if line[run.end()] in _BLANK or _ESCAPE in whole:
+            raise UnsureError(line[place:], "a value in quotes")
+        return whole, after  # quotes within a value are part of it
 
     def _infer(self, block: bytes) -> pa.Schema:
         del block

@@ -464,9 +464,18 @@ def _csv(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
         separator=separator,
         header=options.get("header", "false").lower() == "true",
         null_text=options.get("nullvalue", ""),
+        doubled=_escape_of(scan, options) == '"',
         fails=mode == "failfast",
         zone=stored.zone,
     )
+
+
+def _escape_of(scan: Any, options: dict[str, str]) -> str:
+    """Return the character before a quote within quotes."""
+    escape = options.get("escape", "\\")
+    if escape not in {"\\", '"'}:
+        raise _refused(scan, f"its quotes are escaped by {escape!r}")
+    return escape
 
 
 def _mode_of(scan: Any, options: dict[str, str], stored: Stored, modes: Sequence[str]) -> str:
@@ -491,7 +500,7 @@ def _is_of_json(dtype: pa.DataType) -> bool:
 _FORMATS: Final[
     dict[str, tuple[Callable[[Any, dict[str, str], Stored], FileFormat], frozenset[str]]]
 ] = {
-    "csv": (_csv, frozenset({"delimiter", "header", "mode", "nullvalue", "sep"})),
+    "csv": (_csv, frozenset({"delimiter", "escape", "header", "mode", "nullvalue", "sep"})),
     "json": (_json, frozenset({"mode"})),
     "parquet": (_parquet, frozenset()),
 }

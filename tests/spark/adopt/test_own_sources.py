@@ -193,7 +193,7 @@ def _write(place: Path, name: str, number: int, content: str | pa.Table) -> None
     os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-_CSV = 'k,n,d\na,1,1.5\r\n\nb,x,2\n"c,\\"d",3,\ne,4\n'
+_CSV = 'k,n,d\na,1,1.5\r\n\nb,x,2\n"c,\\"d",3,\n"e ""f""",4\n'
 _JSON = (
     '{"k": "a", "n": 1, "t": "2024-01-01T00:00:00Z"}\nno JSON\n{"k": 2, "n": "x"}\n'
     '{"n": 5, "o": {"x": 1}}\n{"k": "c", "n": 5'
@@ -209,6 +209,9 @@ def _scans(reader: Any, place: Path) -> dict[str, DataFrame]:
         .where("day > 0")
         .select("k", "day", "n"),
         "CSV": reader("k string, n int, d double").option("header", True).csv(str(place / "*.csv")),
+        "CSV with two quotes for one": reader("k string, n int, d double")
+        .options(header=True, escape='"')
+        .csv(str(place / "quotes")),
         "JSON": reader("k string, n int, t timestamp, o struct<x: int>")
         .json(str(place / "json"))
         .select("k", "n", "t", "o.x", "dt"),
@@ -227,6 +230,7 @@ def test_texts_partitions_patterns_and_nested_columns_are_read_as_spark_reads_th
         rows = pa.table({"a": ["p", "q"], "n": pa.array([n, None], pa.int64())})
         _write(tmp_path, f"days/day=0{n}/k=x%20y/{n}.parquet", n, rows)
         _write(tmp_path, f"{n}.csv", n, _CSV)
+        _write(tmp_path, f"quotes/{n}.csv", n, 'k,n,d\n"e, ""f""",4\n"""g""",5,1.5\n')
         _write(tmp_path, f"json/dt=2024-01-0{n + 1}/{n}.json", n, _JSON)
         maps = pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))
         structs = [{"x": n, "y": "a"}, None, {"x": 2, "y": "b"}]
@@ -288,18 +292,19 @@ def test_a_file_that_spark_reads_otherwise_fails_by_its_name(
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "line"),
+    ("name", "mode", "line", "doubled"),
     [
-        ("csv", "PERMISSIVE", line_of_csv),
-        ("json", "PERMISSIVE", line_of_json),
-        ("json", "DROPMALFORMED", line_of_json),
+        ("csv", "PERMISSIVE", line_of_csv, False),
+        ("csv", "PERMISSIVE", line_of_csv, True),
+        ("json", "PERMISSIVE", line_of_json, False),
+        ("json", "DROPMALFORMED", line_of_json, False),
     ],
 )
 def test_drawn_lines_of_texts_have_the_rows_that_spark_reads(
-    spark: SparkSession, name: str, mode: str, line: Callable[[random.Random], str]
+    spark: SparkSession, name: str, mode: str, line: Callable[[random.Random], str], doubled: bool
 ) -> None:
     draw = random.Random(name)
-    compared = compare(spark, name, mode, [line(draw) for _ in range(400)])
+    compared = compare(spark, name, mode, [line(draw) for _ in range(400)], doubled=doubled)
     assert not compared.different
     assert compared.lines - compared.refused.total() > 100
 
@@ -358,6 +363,7 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
             place
         ),
         "'multiline' .* is not read": reader(multiLine=True).format("csv").load(place),
+        "escaped by '!'": reader(escape="!").format("csv").load(place),
         "'dateformat' .* is not read": reader(dateFormat="d.M.y").format("csv").load(place),
         "lines that are left out in mode 'dropmalformed'": (
             reader(mode="DROPMALFORMED").format("csv").load(place)
