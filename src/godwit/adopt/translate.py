@@ -170,7 +170,8 @@ class Translation:
         self._call_of: dict[str, str] = {}  # own id of a watermark's node → Spark's
         self._calls: dict[str, str] = {}  # source → Spark's id of its watermark
         plan = self.catalyst.without_ctes(analysed(dataframe))
-        self.plan = self.catalyst.with_joined_conditions(self._with_own_marks(plan))
+        self._before_rules = self._with_own_marks(plan)  # as Spark checks it
+        self.plan = self.catalyst.with_joined_conditions(self._before_rules)
         self.flow = Flow(name)
         self.flow._query_watermark = QueryWatermark(  # noqa: SLF001  users do not choose it
             policy=self._policy(), calls=self._calls
@@ -244,7 +245,7 @@ class Translation:
     def _check_for_streaming(self) -> None:
         """Raise for what Spark itself refuses in a streaming query, in its words."""
         try:
-            self.catalyst.check_for_streaming(self.plan, self.mode)
+            self.catalyst.check_for_streaming(self._before_rules, self.mode)
         except AnalysisException as error:
             text = str(error).splitlines()[0]
             if "istinct aggregations are not supported" in text:

@@ -117,3 +117,11 @@ def test_counts_of_values_follow_an_order(name: str, descending: bool, result: f
     if name == "percentile":
         states = bound.update(bound.create(2), np.zeros(5, np.int64), pa.array([1, 2, 3, 4, 2]))
     assert bound.finish(states).to_pylist() == [result, None]
+
+
+def test_percentiles_of_decimals_have_the_last_bits_of_spark() -> None:
+    dtype = pa.decimal128(18, 4)
+    values = [Decimal("1.2345"), Decimal("0.0001"), Decimal("1.2345"), Decimal("1.2345")]
+    bound = gw.from_counts("percentile", "n", percentages=(0.5,)).bind(pa.schema({"n": dtype}))
+    states = bound.update(bound.create(2), np.array([0, 0, 1, 1]), pa.array(values, dtype))
+    assert bound.finish(states).to_pylist() == [0.6173, 1.2345]

@@ -22,6 +22,7 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
 from godwit.model.errors import EpochFailedError
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.arithmetic import as_doubles
 from godwit.operators.aggregates.packing import (
     PackedColumn,
     pack,
@@ -411,7 +412,7 @@ class _FromCounts(_MostFrequent):
             which = np.searchsorted(ends, before + rank)
             return values.take(pa.array(np.where(some, which, 0), mask=~some))
         if pa.types.is_decimal128(values.type):
-            values = values.cast(pa.float64())
+            values = as_doubles(values)
         numbers = values_of(values).astype(np.float64)
         position = (total - 1) * share
         if self.name == "percentile_disc":

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.arithmetic import as_doubles
 from godwit.operators.aggregates.signed import signed_floats
 
 IntArray = npt.NDArray[np.int64]
@@ -62,7 +62,7 @@ class _Moments(BuiltIn):
         column = columns[0]
         mask = mask_of(column)
         if pa.types.is_decimal128(column.type):
-            column = pc.cast(column, pa.float64())
+            column = as_doubles(column)
         values = values_of(column).astype(np.float64, copy=False)
         if mask is not None:
             groups, values = groups[mask], values[mask]
