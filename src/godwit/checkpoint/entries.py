@@ -27,7 +27,7 @@ from godwit.model.errors import CheckpointMismatchError, GodwitError
 from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.evolution import StateUpgrade
@@ -297,6 +297,12 @@ class BatchCache:
                 _, (_, dropped) = self._batches.popitem(last=False)
                 self._bytes -= dropped
         return batch
+
+    def retain(self, blocks: Iterable[BlockRef]) -> None:
+        """Drop all batches but those of some blocks."""
+        some = {(ref.file, ref.offset) for ref in blocks}
+        for key in self._batches.keys() - some:
+            self._bytes -= self._batches.pop(key)[1]
 
 
 def read_chain(

@@ -363,10 +363,18 @@ class _Known:
         self.extend()
         self._reach[key_groups] = chains.versions[key_groups]
         self._chain_of[key_groups] = len(self._chains)
+        self._chains.append(chains)
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Drop chains without key groups, and unmap the blocks that only they have."""
         used = np.unique(self._chain_of[self._chain_of >= 0])
-        self._chains = [[*self._chains, chains][i] for i in used.tolist()]
+        if len(used) == len(self._chains):
+            return
+        self._chains = [self._chains[i] for i in used.tolist()]
         known = self._chain_of >= 0
         self._chain_of[known] = np.searchsorted(used, self._chain_of[known])
+        self.blocks.retain(block for chains in self._chains for block in chains.blocks)
 
     def follow(self, key_groups: Mask, segments: Iterable[SegmentRef], after: Integers) -> None:
         """Remember newer segments, which are all after some versions of key groups."""
@@ -397,6 +405,7 @@ class _Known:
         for number, chains in enumerate(self._chains):
             if chains.has_doubled:
                 self._chain_of[self._chain_of == number] = -1
+        self._drop_unused()
 
     def forget_fetched(self, key_groups: Integers, serials: Integers) -> None:
         """Forget the fetched keys of key groups that have other serial numbers than before."""

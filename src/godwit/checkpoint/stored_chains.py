@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.checkpoint.entries import BatchCache, EntryLayout
-    from godwit.checkpoint.records import SegmentRef, SnapshotRef
+    from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef
     from godwit.store.columns import StateSchema
 
 Integers = npt.NDArray[np.int64]
@@ -36,6 +36,8 @@ Mask = npt.NDArray[np.bool_]
 
 _PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted
 _MERGED_FROM: Final = 4  # times the rows of the next run, a run stays apart from it
+_MIN_ROWS: Final = 1 << 17  # of chains that have doubled; fewer take less time than a look-up
+_MIN_BLOCKS: Final = 256  # likewise
 _NONE: Final = np.empty(0, np.int64)
 
 
@@ -101,7 +103,7 @@ class StoredChains:
         self.extend(segments, np.full(len(key_groups), np.iinfo(np.int64).max))
         self._part_of = np.cumsum(self._num_rows) // _PART_ROWS  # number of each key group's part
         self._parts: dict[int, _Part] = {}
-        self._num_rows_before = int(self._num_rows.sum())
+        self._before = int(self._num_rows.sum()), len(self._blocks)
 
     def extend(self, segments: Iterable[SegmentRef], reach: Integers) -> None:
         """Add the segments of later epochs than those of the chains, in any order.
@@ -130,14 +132,22 @@ class StoredChains:
         return len(self._blocks)
 
     @property
+    def blocks(self) -> list[BlockRef]:
+        """Blocks with the entries."""
+        return [block.ref.block for block in self._blocks]
+
+    @property
     def num_keys(self) -> int:
         """Number of keys in key groups that were read from, nearly."""
         return sum(part.num_keys for part in self._parts.values())
 
     @property
     def has_doubled(self) -> bool:
-        """True if more rows were added than there were at first."""
-        return int(self._num_rows.sum()) > 2 * max(self._num_rows_before, _PART_ROWS)
+        """True if more rows, or more blocks, were added than there were at first."""
+        rows, blocks = self._before
+        return int(self._num_rows.sum()) > 2 * max(rows, _MIN_ROWS) or (
+            self.num_blocks > 2 * max(blocks, _MIN_BLOCKS)
+        )
 
     def read(
         self,

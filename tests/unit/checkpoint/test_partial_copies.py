@@ -413,6 +413,25 @@ def test_a_chain_is_extended_by_segments_and_looked_up_if_some_are_missing(
     assert history.recovered > before + 4 + 3
 
 
+@pytest.mark.parametrize("limit", ["_MIN_ROWS", "_MIN_BLOCKS"])
+def test_chains_that_have_doubled_are_looked_up_and_their_blocks_are_unmapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(stored_chains, limit, 1)
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none(), bound=1)
+    for number in range(48):
+        local.evict(np.flatnonzero(ALL))
+        history.commit(dict.fromkeys(KEYS, number))
+        history.bring(local, KEYS, local.versions.copy(), bound=1)
+        for g in range(0 if number % 2 else NUM_KEY_GROUPS):
+            history.write_snapshot(g)
+        assert counts_of(local, KEYS) == history.truth
+        known = partial_copies._known[local]
+        assert known.num_blocks <= 2 * NUM_KEY_GROUPS + 8
+        assert len(known.blocks._batches) <= known.num_blocks
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_histories_read_what_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -425,6 +444,8 @@ def test_drawn_histories_read_what_is_committed(
         )
         monkeypatch.setattr(stored_chains, "_grouping", lambda h: h & int(bits))
     monkeypatch.setattr(stored_chains, "_PART_ROWS", 1 << rng.randrange(8))
+    monkeypatch.setattr(stored_chains, "_MIN_ROWS", 1 << rng.randrange(8))
+    monkeypatch.setattr(stored_chains, "_MIN_BLOCKS", 1 << rng.randrange(8))
     monkeypatch.setattr(partial_copies, "_MAX_NEWER", rng.randrange(4))
     bound = rng.choice((0, 1 << 30))
     history, stores = History(tmp_path), 0
