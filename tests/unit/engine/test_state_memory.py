@@ -78,9 +78,19 @@ def test_an_epoch_that_needs_more_at_once_is_refused_by_name(tmp_path: Path) -> 
     run.epoch(rows_from(np.arange(40_000)))
 
 
-def test_state_that_cannot_be_read_by_keys_is_refused_where_it_needs_more(tmp_path: Path) -> None:
-    run = new_run(tmp_path, 1 << 20, restore="whole")
+@pytest.mark.parametrize(
+    ("restore", "maps", "reason"),
+    [
+        ("whole", True, "because the setting restore of lanes is 'whole'"),
+        ("touched", False, "because the checkpoint is not on a disk of this machine"),
+    ],
+)
+def test_state_that_cannot_be_read_by_keys_is_refused_where_it_needs_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restore: str, maps: bool, reason: str
+) -> None:
+    monkeypatch.setattr("godwit.checkpoint.storage.is_on_own_disk", lambda _: maps)
+    run = new_run(tmp_path, 1 << 20, restore=restore)
     run.epoch(rows_from(np.arange(40_000)))
     with pytest.raises(StateMemoryError, match="'sums'") as refused:
         run.epoch(rows_from(np.arange(9)))
-    assert "needs all state of the key groups that have rows" in refused.value.remedy
+    assert reason in refused.value.remedy

@@ -39,10 +39,15 @@ class _State:
 
     operator: str
     local: LocalState
-    reads_touched: bool  # entries of touched keys alone can be fetched
+    why_all: str  # why entries of touched keys alone cannot be fetched; empty if they can
     others: Mask  # key groups of other lanes of the executor
     in_use: bool = False
     came_again: bool = False  # was evicted in this epoch after it had been brought forward
+
+    @property
+    def reads_touched(self) -> bool:
+        """True if entries of touched keys alone can be fetched."""
+        return not self.why_all
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class StateMemory:
                 states[str(state.state)] = _State(
                     operator=member.operator.name,
                     local=local_state(root, str(state.state), schema, len(own.places)),
-                    reads_touched=reads_touched(member.operator.reads_touched, instruction),
+                    why_all=why_all(member.operator.reads_touched, instruction),
                     others=others,
                 )
         return cls(
@@ -148,8 +153,8 @@ class StateMemory:
             remedy=(
                 "Limit the rows of an epoch, give more state_memory, or add executors."
                 if state.reads_touched
-                else "The operator needs all state of the key groups that have rows: give more "
-                "state_memory, or add executors."
+                else "It needs all state of the key groups that have rows, because "
+                f"{state.why_all}: give more state_memory, or add executors."
             ),
             operator=state.operator,
             needed_bytes=used,
@@ -178,12 +183,18 @@ class StateMemory:
         self.evicted[state.operator] = self.evicted.get(state.operator, 0) + len(present)
 
 
-def reads_touched(declared: bool, instruction: EpochInstruction) -> bool:
-    """Return true if the entries of touched keys alone can be fetched.
+def why_all(declared: bool, instruction: EpochInstruction) -> str:
+    """Return why the entries of touched keys alone cannot be fetched; empty if they can.
 
-    `declared`: by the operator.
+    `declared`: true if the operator reads no others.
     """
-    return declared and instruction.restore == "touched" and instruction.storage.maps
+    if not declared:
+        return "the operator reads entries of other keys too"
+    if instruction.restore != "touched":
+        return f"the setting restore of lanes is {instruction.restore!r}"
+    if not instruction.storage.maps:
+        return "the checkpoint is not on a disk of this machine"
+    return ""
 
 
 def is_over(used_bytes: int, bound_bytes: int) -> bool:
