@@ -259,12 +259,10 @@ class PartialCopies:
             known.forget_grown()
             short = known.values(key_groups, "versions") < reach
         if short.any():
-            self._look_up_chains(key_groups[short], known)
+            self._look_up_chains(key_groups[short], known, reach[short])
         try:
             read(key_groups, known)
         except CorruptCheckpointError:
-            if short.all():
-                raise
             # Compaction has removed blocks that this process had not mapped.
             self._look_up_chains(key_groups, known)
             read(key_groups, known)
@@ -293,10 +291,21 @@ class PartialCopies:
             _known[self._local] = known
         return known
 
-    def _look_up_chains(self, key_groups: Integers, known: _Known) -> None:
-        """Read the present chains of key groups from the checkpoint, and remember them."""
+    def _look_up_chains(
+        self, key_groups: Integers, known: _Known, reach: Integers | None = None
+    ) -> None:
+        """Read the present chains of key groups from the checkpoint, and remember them.
+
+        `reach`: versions; chains that newer segments lead there are extended, and not replaced.
+        """
         mask = key_group_mask(key_groups, self._local.num_key_groups)
-        known.add(StoredChains(*self._recovered(mask), mask, self._local.path), mask)
+        segments, snapshots = self._recovered(mask)
+        if reach is not None:
+            self.follow(mask, segments, snapshots, np.full(len(mask), -1))
+            known.extend()
+            mask[key_groups[known.values(key_groups, "versions") >= reach]] = False
+        if mask.any():
+            known.add(StoredChains(segments, snapshots, mask, self._local.path), mask)
 
     def _recovered(self, key_groups: Mask) -> tuple[list[SegmentRef], dict[int, SnapshotRef]]:
         """Return the segments and snapshots of key groups in the checkpoint."""

@@ -408,9 +408,11 @@ def test_a_chain_is_extended_by_segments_and_looked_up_if_some_are_missing(
         history.bring(new_store(tmp_path / "local"), KEYS[:1], local.versions.copy(), bound=1)
     local.refresh(np.flatnonzero(ALL))
     local.evict(np.flatnonzero(ALL))
+    (chains,) = partial_copies._known[local]._chains
     history.bring(local, KEYS, local.versions.copy(), bound=1)
     assert counts_of(local, KEYS) == history.truth
     assert history.recovered > before + 4 + 3
+    assert partial_copies._known[local]._chains == [chains]  # so its index is extended too
 
 
 @pytest.mark.parametrize("limit", ["_MIN_ROWS", "_MIN_BLOCKS"])
