@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         [CompiledFlow, frozenset[str], Callable[[], bool]], Mapping[str, tuple[str, ...]]
     ]
 
+_logger = logging.getLogger("godwit")
 _T = TypeVar("_T")
 
 
@@ -533,6 +535,18 @@ def run_started(
 ) -> RunStarted:
     """Return the protocol's first fact: durable state, assignments and executors."""
     recorded = {} if log.latest is None else recovery.by_present_names(log.latest.assignments)
+    obstacles = {
+        operator.name: obstacle_to_demand(operator, log.storage, settings)
+        for operator in flow.operators
+        if operator.states
+    }
+    if settings.state_memory_bytes:
+        for obstacle in sorted({text for text in obstacles.values() if text}):
+            _logger.warning(
+                "State is read whole in spite of state_memory, since %s: an epoch fails if that "
+                "needs more than a lane's share.",
+                obstacle,
+            )
     return RunStarted(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
@@ -552,7 +566,7 @@ def run_started(
         slots=_slot_pairs(flow, log.chains, recovery.slots(log.latest)),
         on_demand=OnDemand(
             obstacles={
-                state: obstacle_to_demand(operator, log.storage, settings)
+                state: obstacles[operator.name]
                 for operator in flow.operators
                 for state in operator.states
             },

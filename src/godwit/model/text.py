@@ -40,7 +40,7 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-_BYTES = re.compile(r"(\d+) ?([kmgt]?)(?:i?b)?")
+_BYTES = re.compile(r"(\d{1,18}) ?([kmgt]?)(?:i?b)?")
 
 
 def read_bytes(size: object) -> int | None:

@@ -29,6 +29,7 @@ def test_lanes_share_what_a_commit_record_takes_unless_it_is_stated() -> None:
         ({"resident": "yes"}, r"resident of lanes is .yes.\. Give .auto., True or False"),
         ({"restore": "lazily"}, r"restore of lanes is 'lazily'\. Give .touched. or .whole."),
         ({"state_memory": "plenty"}, "state_memory of lanes is 'plenty'. Give a number of bytes"),
+        ({"state_memory": "9" * 5000}, "state_memory of lanes is '9999"),
         ({"state_memory": 0}, "state_memory of lanes is 0. Give a number of bytes"),
         ({"snapshot_growth": None}, "snapshot_growth of lanes is None, of type NoneType"),
     ],

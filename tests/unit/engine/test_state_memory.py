@@ -86,10 +86,17 @@ def test_an_epoch_that_needs_more_at_once_is_refused_by_name(tmp_path: Path) -> 
     ],
 )
 def test_state_that_cannot_be_read_by_keys_is_refused_where_it_needs_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restore: str, maps: bool, reason: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    restore: str,
+    maps: bool,
+    reason: str,
 ) -> None:
     monkeypatch.setattr("godwit.checkpoint.storage.is_on_own_disk", lambda _: maps)
     run = new_run(tmp_path, 1 << 20, restore=restore)
+    assert "State is read whole in spite of state_memory, since" in caplog.text
     run.epoch(rows_from(np.arange(40_000)))
     with pytest.raises(StateMemoryError, match="'sums'") as refused:
         run.epoch(rows_from(np.arange(9)))
