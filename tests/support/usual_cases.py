@@ -52,6 +52,7 @@ USUAL = {
     },
     "tests/contract/test_one_process.py": {
         "test_whatever_happens_each_row_is_processed_once_and_in_order": 24,
+        "test_whatever_happens_to_state_that_is_evicted_in_every_epoch_the_rows_are_the_same": 16,
     },
     "tests/contract/test_on_spark.py": {
         "test_whatever_happens_each_row_is_processed_once_and_in_order": 5,

@@ -42,6 +42,7 @@ class _State:
     why_all: str  # why entries of touched keys alone cannot be fetched; empty if they can
     others: Mask  # key groups of other lanes of the executor
     in_use: bool = False
+    least_bytes: int = 0  # of its tables without entries, once it was evicted in this epoch
     came_again: bool = False  # was evicted in this epoch after it had been brought forward
 
     @property
@@ -169,10 +170,11 @@ class StateMemory:
             state = self._states[name]
             if not is_over(total, until_bytes):
                 break
-            if state.in_use or not state.reads_touched or not used[name]:
+            if state.in_use or not state.reads_touched or used[name] <= state.least_bytes:
                 continue
             self._evict_state(state, ~state.others)
-            total += self._bytes_of(state) - used[name]
+            state.least_bytes = self._bytes_of(state)
+            total += state.least_bytes - used[name]
 
     def _evict_state(self, state: _State, key_groups: Mask) -> None:
         """Evict key groups of a state."""
