@@ -73,7 +73,9 @@ class SparkQuery(Query):
     @property
     def lastProgress(self) -> Any:  # noqa: N802  StreamingQuery's name
         """Progress of the last batch, as an item of `recentProgress`; ``None`` before it."""
-        progress = self.recentProgress
+        entries = super().recentProgress
+        with_rows = [n for n, entry in enumerate(entries) if entry["batchId"] is not None]
+        progress = self._as_spark_progress(entries[max(with_rows, default=0) :])
         return progress[-1] if progress else None
 
     @user_call
