@@ -381,7 +381,14 @@ def test_a_server_that_does_not_log_whole_rows_is_refused_with_what_to_do(
     [
         (["SET binlog_row_image = 'MINIMAL'", "UPDATE t SET v = 5"], "another binlog_row_image"),
         (["SET binlog_format = 'STATEMENT'", "UPDATE t SET v = 5"], "without binlog_format = ROW"),
-        (["XA START 'x'", "UPDATE t SET v = 5", "XA END 'x'", "XA PREPARE 'x'"], "by XA"),
+        (
+            # Rolled back by its own connection, of whose end the server may learn later.
+            [
+                *("XA START 'x'", "UPDATE t SET v = 5", "XA END 'x'", "XA PREPARE 'x'"),
+                "XA ROLLBACK 'x'",
+            ],
+            "by XA",
+        ),
     ],
 )
 def test_changes_of_a_client_that_are_not_whole_rows_fail_the_query(
@@ -391,8 +398,6 @@ def test_changes_of_a_client_that_are_not_whole_rows_fail_the_query(
     source = make()
     _, position = snapshot_and_place(source)
     execute(mariadb, "INSERT INTO t VALUES (1, 1)", *changes)
-    if "XA" in said:
-        execute(mariadb, "XA ROLLBACK 'x'")
     keys, error = changes_before_error(source, position)
     assert keys == [1]
     assert said in error
