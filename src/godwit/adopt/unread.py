@@ -69,7 +69,7 @@ def _as_pairs(catalyst: Catalyst, node: Any) -> Any:
     while kind_of(below) == "Project":
         between.append(below)
         below = below.child()
-    if kind_of(node) == "GlobalLimit":  # what it needs not goes below the local limit, too
+    if kind_of(node) == "GlobalLimit":  # columns are left out below the local limit, too
         if kind_of(below) != "LocalLimit":
             return None
         narrow = below.child()

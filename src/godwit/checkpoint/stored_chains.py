@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.blocks import check_num_rows
 from godwit.checkpoint.entries import latest_entries
-from godwit.checkpoint.stored_index import Run
+from godwit.checkpoint.stored_index import SortedRun
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
 from godwit.store.image import blank_image
@@ -71,7 +71,7 @@ class _Block:
 class _Part:
     """Index of some key groups: runs over the first `covered` blocks of their chains."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SortedRun] = field(default_factory=list)
     covered: int = 0
     num_keys: int = 0  # nearly
 
@@ -215,7 +215,7 @@ class StoredChains:
         part = self._parts.setdefault(number, _Part())
         if part.covered < len(self._blocks):
             own = (self._part_of == number) & (self._num_rows > 0)
-            run = Run.build(self._hashes(own, part.covered, cache), self._directory)
+            run = SortedRun.build(self._hashes(own, part.covered, cache), self._directory)
             part.covered = len(self._blocks)
             if run.num_rows:
                 part.runs.append(run)
@@ -230,7 +230,7 @@ class StoredChains:
     def _hashes(
         self, key_groups: Mask, from_block: int, cache: BatchCache
     ) -> Iterator[tuple[int, int, Integers]]:
-        """Yield the spans of key groups in blocks from a number on; see `Run.build`."""
+        """Yield the spans of key groups in blocks from a number on; see `SortedRun.build`."""
         for number, block in enumerate(self._blocks[from_block:], start=from_block):
             spans = [*block.spans(key_groups)]
             if spans:

@@ -28,7 +28,7 @@ _LOW = np.uint64(0xFFFF_FFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
+class SortedRun:
     """Sorted codes of rows, which are numbered from older to newer blocks."""
 
     codes: Codes
@@ -49,7 +49,7 @@ class Run:
         return 1 + int(np.count_nonzero(np.diff(self.codes >> _HALF)))
 
     @classmethod
-    def build(cls, spans: Iterable[tuple[int, int, Integers]], directory: Path) -> Run:
+    def build(cls, spans: Iterable[tuple[int, int, Integers]], directory: Path) -> SortedRun:
         """Sort the hashes of spans: number of a block, position of the first row, and hashes."""
         starts, firsts, owners, hashes = [0], list[int](), list[int](), [np.empty(0, np.int64)]
         for owner, first, of_rows in spans:
@@ -68,11 +68,11 @@ class Run:
             owners=np.array(owners, np.int64),
         )
 
-    def followed_by(self, newer: Run, directory: Path) -> Run:
+    def followed_by(self, newer: SortedRun, directory: Path) -> SortedRun:
         """Return one run of these rows and of newer ones."""
         codes = np.concatenate((self.codes, newer.codes + np.uint64(self.num_rows)))
         codes.sort(kind="stable")  # which merges sorted parts
-        return Run(
+        return SortedRun(
             codes=mapped(codes, directory),
             starts=np.concatenate((self.starts[:-1], newer.starts + self.num_rows)),
             firsts=np.concatenate((self.firsts, newer.firsts)),
