@@ -199,7 +199,7 @@ def acts(names: Sequence[str], *, by: str, column: str = "moves", **where: float
     """
     here = "".join(f", {name} {value}" for name, value in where.items())
     return at_least(
-        "all that are compared do something",
+        "every system acts",
         f"fewest {column} of {', '.join(names)}{here}",
         lambda data: min(
             float(np.nansum(data.column(column, **{by: name, **where}))) for name in names

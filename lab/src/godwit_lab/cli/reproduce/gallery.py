@@ -6,6 +6,7 @@ with the reason.
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit_lab.cli.reproduce.catalogue import Entry, Paper
+    from godwit_lab.cli.reproduce.figure import Check, Clause
     from godwit_lab.cli.reproduce.running import Result
 
 _LARGEST_PICTURE = 60_000
@@ -29,12 +31,11 @@ _LARGEST_PICTURE = 60_000
 _HEAD = """\
 # Gallery: the papers' figures, redrawn
 
-Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Each figure is run with
-fixed seeds, on the machine at hand: on Spark, in one process, in the [simulator](simulator.md), or
-by planners on arrays. Every clause of the paper's claim has a number of the figure's data that
-decides it, or stands as *not checked*; a figure agrees only if all clauses hold. Those marked *
-decide: without them it does not agree. The papers are in the
-[bibliography](../../docs/bibliography.md).
+Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Seeds are fixed; times are
+of the machine at hand. A figure runs on Spark, in one process, in the [simulator](simulator.md), or
+by planners on arrays. A row of its table is a clause of the paper's claim, or a condition of ours,
+with the number that decides it, and ours. A figure agrees only if all hold; those marked * decide:
+without them it does not agree. The papers are in the [bibliography](../../docs/bibliography.md).
 
 """
 
@@ -70,6 +71,10 @@ def page(beside: Path, entries: Sequence[Entry], papers: Mapping[str, Paper]) ->
         for entry in entries
     }
     text = [_HEAD, _totals_text(entries, results), _measured(results)]
+    earlier = [name for name, result in results.items() if result and not result.scripts]
+    if earlier:
+        names = ", ".join(earlier)
+        text.insert(2, f"Data of earlier runs, of scripts that they do not name: {names}.\n\n")
     seen: dict[str, str] = {}
     for name, paper in papers.items():
         text.append(f"## {name.capitalize().replace('Paper', 'Paper ')}: {paper.title}\n\n")
@@ -106,11 +111,10 @@ def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None])
 
 def _measured(results: Mapping[str, Result | None]) -> str:
     """Return a table of the numbers that the papers give, and ours."""
-    lines = ["| number | figure | paper | ours | ratio |", "|---|---|---|---|---|"]
+    lines = ["| number | paper | ours |", "|---|---|---|"]
     lines += [
-        f"| {check.measure} | [{name}](#{name.replace('/', '')}) | "
-        f"{shown(check.paper, check.unit) or 'a figure only'} | {shown(check.ours, check.unit)} | "
-        f"{shown(check.ratio)} |"
+        f"| [{check.measure}](#{name.replace('/', '')}) | "
+        f"{shown(check.paper, check.unit) or 'a figure only'} | {shown(check.ours, check.unit)} |"
         for name, result in results.items()
         if result is not None
         for check in result.checks
@@ -120,46 +124,57 @@ def _measured(results: Mapping[str, Result | None]) -> str:
 
 
 def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dict[str, str]) -> str:
-    """Return the page's section about a figure: title, picture, checks, verdict.
+    """Return the page's section about a figure: title, verdict, workload, picture, clauses.
 
-    ``seen`` maps texts of earlier sections to the figure that has them first.
+    ``seen`` maps sentences of earlier sections to the figure that has them first.
     """
     if entry.reason:
         return f"### {entry.name}\n\n{entry.title}. **Not redrawn:** {entry.reason}\n\n"
     figure = entry.load()
-    lines = [f"### {entry.name}", "", f"**{figure.title}** ({figure.place}).", ""]
-    lines += [f"Paper: {_once(figure.claim, entry.name, seen)}", ""]
-    lines += [f"Here: {_once(figure.workload, entry.name, seen)}", ""]
+    lines = [f"### {entry.name}", "", f"**{figure.title}** ({figure.place})."]
     if result is None:
-        command = f"godwit reproduce {entry.name}"
-        lines += [f"**Not run** for this page; `{command}` runs it.", ""]
+        workload = _once(figure.workload, entry.name, seen)
+        lines += ["", figure.claim, "", f"Here: {workload}"]
+        lines += ["", f"**Not run** for this page; `godwit reproduce {entry.name}` runs it.", ""]
         return "\n".join(lines) + "\n"
-    lines += [_picture(entry, beside), ""]
-    lines += ["| clause | expected | paper | ours | holds |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {check.claim}{' *' if check.decisive else ''} | {check.expected} | "
-        f"{shown(check.paper, check.unit)} | {shown(check.ours, check.unit)} | "
-        f"{'yes' if check.holds else f'**{check.outcome.lower()}**'} |"
-        for check in result.checks
-    ]
-    lines += [
-        f"\nNot checked: {check.claim}, since {check.unchecked}."
-        for check in result.checks
-        if check.unchecked
-    ]
     why = f" {_once(figure.reason, entry.name, seen)}" if figure.reason else ""
-    lines += ["", f"**{str(result.verdict).capitalize()}.**{why}", ""]
-    notes = [note for note in result.notes if seen.setdefault(note, entry.name) == entry.name]
-    if not result.scripts:
-        notes.append("the data are of an earlier run, of scripts that it does not name.")
-    lines += [f"Note: {note}" for note in notes] + ([""] if notes else [])
-    return "\n".join(lines) + "\n"
+    notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
+    workload = _once(" ".join([figure.workload, *notes]), entry.name, seen)
+    lines[-1] += f" **{str(result.verdict).capitalize()}.**{why}"
+    lines += ["", f"Here: {workload}", "", _picture(entry, beside)]
+    lines += ["", "| claim | condition | ours |", "|---|---|---|"]
+    before = ""
+    for clause, check in zip(figure.clauses, result.checks, strict=True):
+        says, before = "" if clause.says == before else clause.says, clause.says
+        lines.append(f"| {says} | {_condition(clause, check)} | {_outcome(check)} |")
+    return "\n".join([*lines, "", ""])
+
+
+def _condition(clause: Clause, check: Check) -> str:
+    """Return the condition that decides a clause, or why nothing does."""
+    if check.unchecked:
+        return f"*not checked*: {check.unchecked}"
+    return f"{'* ' if check.decisive else ''}{clause.what} {check.expected}"
+
+
+def _outcome(check: Check) -> str:
+    """Return our number, with the paper's; marked if the condition does not hold."""
+    paper = "" if check.paper is None else f" (paper {shown(check.paper)})"
+    ours = f"{shown(check.ours, check.unit)}{paper}".strip()
+    return ours if check.holds or check.unchecked else f"{ours} **fails**".strip()
 
 
 def _once(text: str, name: str, seen: dict[str, str]) -> str:
-    """Return a text, or a link to the figure whose section has the same text."""
-    first = seen.setdefault(text, name)
-    return text if first == name else f"as [{first}](#{first.replace('/', '')})."
+    """Return a text in which sentences of earlier sections are links to the first with them."""
+    parts: list[str] = []
+    for sentence in re.split(r"(?<=\.) ", text):
+        first = seen.setdefault(sentence, name)
+        link = f"As in [{first}](#{first.replace('/', '')})."
+        if first == name or len(sentence) < len(link):
+            parts.append(sentence)
+        elif parts[-1:] != [link]:
+            parts.append(link)
+    return " ".join(parts)
 
 
 def _picture(entry: Entry, beside: Path) -> str:

@@ -271,10 +271,9 @@ def _gaps(data: Data, application: str) -> list[float]:
                 lambda data: max(_over(data, MTM, SSM, tau=1.2)), 0.999, decisive=True,
                 beyond=True),
     ),
-    workload="100 migrations (40 if quick) between 8 and 16 executors, 64 key groups; hourly "
-    "rates, words (in bursts) and patterns are generated, as the paper's tweets are not public. "
-    "Consistent hashing does not look at τ: at every τ, SSM is compared with the mean of "
-    "the rings that keep it, in the migrations in which one of 20 (100 in full) does.",
+    workload="100 migrations (40 if quick) between 8 and 16 executors, 64 key groups. Consistent "
+    "hashing ignores τ: SSM is compared with the mean of the rings that keep it, where one of 20 "
+    "(100 in full) does.",
     place=RunsOn.PLANNERS,
     charts=tuple(
         Chart(
@@ -289,9 +288,9 @@ def _gaps(data: Data, application: str) -> list[float]:
         for application in APPLICATIONS
     ),
     mechanism="the choice of what moves (SSM and MTM)",
-    reason="Where τ is 0.2 the balance itself forces SSM to move, the more so after bursts, which "
-    "consistent hashing as it comes ignores. Rings that keep τ were added after that was seen. "
-    "MTM's projected costs are those of usual loads and of a sample of partitionings.",
+    reason="At τ = 0.2 balance itself forces SSM to move, which consistent hashing as it comes "
+    "ignores; rings that keep τ were added after that was seen. MTM's projected costs are those "
+    "of usual loads and of a sample of partitionings.",
 )  # fmt: skip
 def figure12(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
@@ -385,9 +384,8 @@ def _noise(data: Data) -> float:
             paper=2.0,
         ),
     ),
-    reason="SSM here looks at whole arrays at once, so that its time hardly depends on τ: by a "
-    "tenth, which medians of single calls did not show. Rounds, with the least of five calls, were "
-    "chosen after that was seen.",
+    reason="SSM looks at whole arrays at once, so that its time grows by a tenth only. Rounds, "
+    "with the least of five calls, were chosen after medians of single calls did not show that.",
 )
 def figure13(run: FigureRun) -> FigureResult:
     taus = [(name, tau) for name in APPLICATIONS for tau in TAUS]
@@ -509,9 +507,8 @@ def _falls(tau: str) -> Callable[[Data], float]:
         Chart(x="tasks", y="moved_percent", by="tau", x_label="key groups m",
               y_label="state moved by a migration (%)", log_x=True),
     ),
-    reason="SSM here looks at whole arrays at once, so that its time grows about as m does. What "
-    "binds at the default τ are bursts of single words; without them the cost would hardly depend "
-    "on m.",
+    reason="SSM looks at whole arrays at once, so that its time grows about as m. At the default "
+    "τ, bursts of single words bind; without them the cost would hardly depend on m.",
 )  # fmt: skip
 def figure15(run: FigureRun) -> FigureResult:
     def measure(tau: str, tasks: int) -> Row:

@@ -281,11 +281,10 @@ def _figure(job: int, clauses: tuple[Clause, ...], workload: str) -> Figure:
             )
         ),
         mechanism="the look at traffic (the MILP alone)",
-        reason="The paper serialises every tuple that leaves its node, which is half of the work. "
-        "Here rows go from operator to operator in columns, thousands in one piece, whether or not "
-        "the lane is on the same worker: 0.03 µs of CPU a row (`python -m benchmarks.fusion "
-        "--in-process`), beside microseconds in an operator. So collocation gains next to nothing; "
-        "what it can gain are bytes on a network, which one process has not.",
+        reason="The paper serialises every tuple that leaves its node, which is half of the "
+        "work. Here rows cross in columns, for 0.03 µs of CPU a row (`python -m "
+        "benchmarks.fusion --in-process`), beside microseconds in an operator. Collocation can "
+        "save only bytes on a network, which one process has not.",
     )
 
 

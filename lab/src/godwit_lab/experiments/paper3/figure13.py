@@ -166,9 +166,8 @@ def _slower(strategy: str, baseline: str) -> Callable[[Data], float]:
               y_label="mean latency (s)", log_y=True),
     ),
     mechanism="instant migration",
-    reason="Rows wait for the end of their epoch, a tenth of a second, whatever migrates. With a "
-    "quarter of a second, that of Spark's micro-batches, the factor was 1.8: epochs of resident "
-    "lanes were chosen after that was seen.",
+    reason="Rows wait for the end of their epoch: a tenth of a second, that of resident lanes, "
+    "chosen after a quarter of a second, that of Spark's micro-batches, gave a factor of 1.8.",
 )  # fmt: skip
 def figure13(run: FigureRun) -> FigureResult:
     minutes = run.pick(15, 35)

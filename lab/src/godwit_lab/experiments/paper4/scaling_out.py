@@ -145,10 +145,10 @@ def _rougher(baseline: str, clb: str) -> Callable[[Data], float]:
 
 
 _REASON = (
-    "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. Godwit's "
-    "own CLB evens its sets out; the paper's sets alone leave a few instances with several times "
-    "the mean of these words. That Godwit's own decides was chosen after both were seen, which is "
-    "why each clause stands for the paper's CLB, too. ELB keeps loads within ±10 % of the mean."
+    "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. "
+    "Godwit's own CLB evens its sets out; the paper's sets leave a few instances with several "
+    "times the mean. That Godwit's own decides was chosen after both were seen, so each clause "
+    "also stands for the paper's. ELB keeps loads within ±10 % of the mean."
 )
 
 

@@ -284,10 +284,9 @@ def _ratio(system: str, baseline: str) -> Callable[[Data], float]:
         Chart(x="window", y="variance", by="system", x_label="window (min)",
               y_label="variance of loads (rows²)", log_y=True),
     ),
-    reason="ELB keeps every load within its range here, which no hash function does: it is more "
-    "even than in the paper, whose range is not given. Before its first balancing Godwit's own CLB "
-    "is as uneven as the paper's; that means leave this time out was chosen after the numbers were "
-    "seen.",
+    reason="ELB keeps every load within its range, which no hash function does; the paper does "
+    "not give the range. Godwit's own CLB is as uneven as the paper's before its first "
+    "balancing; that means leave this time out was chosen after the numbers were seen.",
 )  # fmt: skip
 def figure3(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)
@@ -349,11 +348,10 @@ def _moves_over(system: str, baseline: str) -> Callable[[Data], float]:
     mechanism="ELB and CLB (universal hashing in their place)",
     reason="The paper does not give ELB's range. Of ±2, 5, 10 and 20 %, 5 was taken after such "
     "numbers were seen: the widest of those that are, to a hundredth, as far from 14.5 % as the "
-    "nearest, which is 2 %; all of them move less than a sixth of that. With 20 %, taken "
-    "before, ELB moves half as much. ELB moves so little that CLB's few large balancings are not "
-    "negligible beside it; "
-    "a new hash function moves nine tenths of ten instances' state, and why it is 24.2 % in the "
-    "paper, the paper does not say.",
+    "nearest, 2 %; all of them move less than a sixth of that. With 20 %, taken before, ELB "
+    "moves half as much. CLB's few large balancings are not negligible beside so little. A new "
+    "hash function moves nine tenths of ten instances' state; why the paper's moves 24.2 %, it "
+    "does not say.",
 )  # fmt: skip
 def figure4(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)

@@ -151,9 +151,9 @@ def _naive_over(what: str) -> Callable[[Data], float]:
               y_label="rate (MB/s)", log_y=True),
     ),
     mechanism="minimal migration and locality",
-    reason="Absolute rates depend on the drift of the rates, which is chosen here. The naive "
-    "scheduler moves some 700 MB/s here, fifty times what the paper's does, so that only the "
-    "direction of the ratio of state can be compared.",
+    reason="Absolute rates depend on the drift, which is chosen here. The naive scheduler moves "
+    "some 700 MB/s, fifty times what the paper's does, so that only the direction of the ratio "
+    "of state can be compared.",
 )  # fmt: skip
 def table2(run: FigureRun) -> FigureResult:
     measured: dict[tuple[str, str], float] = {}
@@ -205,12 +205,11 @@ def _ms(nodes: int) -> Callable[[Data], float]:
         at_most("scheduling takes 4.1 to 5.7 ms", "8 nodes, median", _ms(8), 4.1, unit="ms",
                 paper=4.1),
     ),
-    workload="Throughput: the exchange in the simulator with more orders than the nodes can "
-    "process, rows of the paper's sizes on links of 1 Gbit/s, epochs of two seconds of work. The "
-    "paper does not give what operators cost: an order takes what 64 cores have for it at the "
-    "paper's 66.6 thousand a second, in equal parts for each row of an operator; so ratios are "
-    "compared. Scheduling: core allocation and assignment of twelve operators' executors, planners "
-    "on arrays.",
+    workload="Throughput: the exchange with more orders than the nodes can process, rows of the "
+    "paper's sizes on links of 1 Gbit/s, epochs of two seconds of work. The paper does not give "
+    "what operators cost: an order takes what 64 cores have for it at the paper's 66.6 thousand "
+    "a second, in equal parts for each row of an operator; so ratios are compared. Scheduling: "
+    "core allocation and assignment of twelve operators' executors, planners on arrays.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="nodes", y="thousand_rows_per_s", x_label="nodes",

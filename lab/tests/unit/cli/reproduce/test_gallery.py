@@ -102,3 +102,18 @@ def test_no_figure_agrees_without_data() -> None:
         checks = entry.load().judge(Data([]))
         assert not any(check.holds for check in checks)
         assert verdict_of(checks) is Verdict.DISAGREES
+
+
+def test_a_section_marks_conditions_that_fail_and_says_each_text_once() -> None:
+    text = (DOCS / "gallery.md").read_text("utf-8")
+    fails = sum(
+        not check.holds and not check.unchecked
+        for entry in RUN
+        for check in entry.load().judge(data_of(entry))
+    )
+    assert text.count("**fails** |") == fails
+    workloads = [f"Here: {entry.load().workload.split('. ')[0]}" for entry in RUN]
+    repeated = {each for each in workloads if workloads.count(each) > 1 and len(each) > 60}
+    assert repeated
+    assert all(text.count(each) == 1 for each in repeated)
+    assert "Here: As in [paper5/figure6](#paper5figure6). ω = 2." in text
