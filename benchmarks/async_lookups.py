@@ -53,7 +53,7 @@ def main() -> None:
 
     for _ in range(given.rounds):
         plain_s = epoch_s(one_by_one, given.lookups)
-        settings = gw.Async(capacity=given.capacity)
+        settings = gw.types.Async(capacity=given.capacity)
         awaited_s = epoch_s(side_by_side, given.lookups, asynchronous=settings)
         print(
             f"{given.lookups:,} lookups of {given.wait_ms:g} ms: one by one {plain_s:.2f} s, "

@@ -154,7 +154,9 @@ def heap_used_mib(session: Any) -> float:
     return float(round(memory.getHeapMemoryUsage().getUsed() / 2**20, 2))
 
 
-def steer(query: gw.types.Query, cluster: gw.LocalCluster, session: Any, directory: Path) -> None:
+def steer(
+    query: gw.types.Query, cluster: gw.testing.LocalCluster, session: Any, directory: Path
+) -> None:
     """Scale as wanted, and write the processes and their memory, until the query ends."""
     asked, collected_s, heap_mib = 0, time.monotonic(), 0.0
     app = session.sparkContext.applicationId
@@ -185,7 +187,7 @@ def main() -> None:
     """Run the query until it is stopped or drained."""
     directory = Path(sys.argv[1])
     wanted = read_wanted(directory)
-    with gw.LocalCluster(workers=WORKERS, memory="512m") as cluster:
+    with gw.testing.LocalCluster(workers=WORKERS, memory="512m") as cluster:
         settings = {
             "spark.cores.max": str(wanted["executors"]),
             # Spark's own default: the driver's history of epochs is full after so many.

@@ -2,10 +2,10 @@
 
     python -m benchmarks.supervised_restart [--rounds 3] [--keys 1000000]
 
-A real `gw.LocalCluster`, a query with the state of ``--keys`` keys, and SIGKILL of the driver's
-process amid its epochs. The stages of the time are printed: until the supervisor starts the next
-process (with its pause), until that runs the program (interpreter), its imports, its JVM, its
-session, the start of the query until Python has answered on all executors (check), the state is
+A real `gw.testing.LocalCluster`, a query with the state of ``--keys`` keys, and SIGKILL of the
+driver's process amid its epochs. The stages of the time are printed: until the supervisor starts
+the next process (with its pause), until that runs the program (interpreter), its imports, its JVM,
+its session, the start of the query until Python has answered on all executors (check), the state is
 recovered, and the rest of it is open, and its first committed epoch.  The CPU time is that of all
 processes of the application: on a busy machine, it tells more than the clock.
 """
@@ -77,7 +77,7 @@ rows = gw.sources.rate(2_000.0, num_keys=keys)
 flow = gw.Flow("restarted", num_key_groups=64)
 totals = flow.source("rows", rows).key_by("key").compute(name="totals", n=gw.count())
 flow.sink("out", totals, gw.sinks.noop())
-with gw.LocalCluster(workers=2, memory="512m") as cluster:
+with gw.testing.LocalCluster(workers=2, memory="512m") as cluster:
     session = cluster.session("restarted")
     mark("session")
     from godwit.spark import opening, start  # here: who starts a query imports them so late

@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from godwit import control, migration, sinks, sources, testing, types
     from godwit.adopt.explain import explain
     from godwit.adopt.writer import read_plan, sql, write_stream
-    from godwit.control.adaptation import Adaptation
     from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
     from godwit.model import errors, events
-    from godwit.model.errors import GodwitError
     from godwit.operators.aggregates import (
-        Aggregator,
         approx_distinct,
         approx_median,
         approx_percentile,
@@ -59,7 +56,6 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates import (
         sum as sum,  # noqa: A004
     )
-    from godwit.operators.asynchronous import Async
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
@@ -67,7 +63,6 @@ if TYPE_CHECKING:
     from godwit.runtime.several import await_all
     from godwit.sources import formats
     from godwit.spark.flow import Flow
-    from godwit.spark.platform.local_cluster import LocalCluster
     from godwit.spark.read_state import read_state
 
 # a flow; what it reads, and what it writes
@@ -80,7 +75,6 @@ __all__ = [
 # aggregates; `sum`, `min` and `max` are there too, and left out here since ``import *`` would
 # put them instead of Python's own
 __all__ += [
-    "Aggregator",
     "approx_distinct",
     "approx_median",
     "approx_percentile",
@@ -114,7 +108,6 @@ __all__ += [
 ]
 # functions per key
 __all__ += [
-    "Async",
     "ListState",
     "MapState",
     "ValueState",
@@ -122,7 +115,6 @@ __all__ += [
 ]
 # settings of a query; the controller; migrations
 __all__ += [
-    "Adaptation",
     "Checkpointing",
     "Control",
     "Lanes",
@@ -131,15 +123,13 @@ __all__ += [
     "control",
     "migration",
 ]
-# executors, and state at rest
+# queries, and state at rest
 __all__ += [
-    "LocalCluster",
     "await_all",
     "read_state",
 ]
 # what happens and what fails; tests; the version
 __all__ += [
-    "GodwitError",
     "__version__",
     "errors",
     "events",
@@ -163,9 +153,7 @@ _MODULES = {
     "types": "godwit.types",
 }
 _HOMES = {
-    "godwit.control.adaptation": ("Adaptation",),
     "godwit.control.settings": ("Control",),
-    "godwit.spark.platform.local_cluster": ("LocalCluster",),
     "godwit.adopt.explain": ("explain",),
     "godwit.adopt.writer": ("read_plan", "sql", "write_stream"),
     "godwit.spark.flow": ("Flow",),
@@ -173,9 +161,7 @@ _HOMES = {
     "godwit.runtime.several": ("await_all",),
     "godwit.runtime.settings": ("Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),
-    "godwit.model.errors": ("GodwitError",),
     "godwit.operators.aggregates": (
-        "Aggregator",
         "approx_distinct",
         "approx_median",
         "approx_percentile",
@@ -196,7 +182,6 @@ _HOMES = {
         "top_k",
         "variance",
     ),
-    "godwit.operators.asynchronous": ("Async",),
     "godwit.operators.states.declared": ("ListState", "MapState", "ValueState"),
     "godwit.operators.windows.rows": ("rows",),
     "godwit.operators.windows.spec": ("hopping", "session", "tumbling"),

@@ -1,6 +1,7 @@
 """Types for annotations of users' functions and variables, and values for arguments of streams.
 
-`Identity`, `OnTimer` and `Output` are for users to make; calls of Godwit make the others.
+`Aggregator` is for users to derive from, and `Async`, `Identity`, `OnTimer` and `Output` are for
+users to make; calls of Godwit make the others.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from godwit.api.declarations import Identity, OnTimer, Output
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
     from godwit.columns.python_values import KeyRows
+    from godwit.operators.aggregates import Aggregator
+    from godwit.operators.asynchronous import Async
     from godwit.operators.calls import FiredTimer, TimedRows, Timers
     from godwit.operators.states.lists import ListOfKey
     from godwit.operators.states.maps import MapOfKey
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from godwit.values.codec import State
 
 __all__ = [
+    "Aggregator",
+    "Async",
     "FiredTimer",
     "Identity",
     "KeyRows",
@@ -51,6 +56,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             "godwit.api.declarations": ("Identity", "OnTimer", "Output"),
             "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
             "godwit.columns.python_values": ("KeyRows",),
+            "godwit.operators.aggregates": ("Aggregator",),
+            "godwit.operators.asynchronous": ("Async",),
             "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
             "godwit.operators.states.lists": ("ListOfKey",),
             "godwit.operators.states.maps": ("MapOfKey",),

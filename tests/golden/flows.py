@@ -90,7 +90,7 @@ def _finished(flow: gw.Flow, **streams: gw.types.Stream) -> gw.Flow:
 # --- aggregates and windows -----------------------------------------------------------------------
 
 
-class Rows(gw.Aggregator):
+class Rows(gw.types.Aggregator):
     """Number of rows with a value: an aggregate of a user's own."""
 
     state = pa.schema({"rows": pa.int64()})

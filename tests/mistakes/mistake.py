@@ -95,7 +95,7 @@ def answer_to(mistake: Mistake, names: Mapping[str, Any]) -> Answer | str:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             exec(compile(code, _CODE, "exec"), dict(names))
-    except godwit.GodwitError as error:
+    except godwit.errors.GodwitError as error:
         return Answer(error.message, error.remedy or "", late=bool(epochs))
     except (UserWarning, CommandEndedError) as ended:
         return Answer(str(ended), str(ended), late=False)

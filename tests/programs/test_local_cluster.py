@@ -58,12 +58,12 @@ except ZeroDivisionError:
     report["left"] = [pid for pid in report["replaced"].values() if arguments_of(pid)]
 print(json.dumps(report), flush=True)
 
-named = members_of("godwit.LocalCluster").items()
+named = members_of("godwit.testing.LocalCluster").items()
 members = {name.rpartition(".")[2]: value for name, value in named}
 in_order = ["session", "master_url", "executor_pids", "kill_executor"]
 in_order += ["add_worker", "wait_for_workers", "close"]
 assert sorted(in_order) == sorted(members), members
-with gw.LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1] + "/again") as again:
+with gw.testing.LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1] + "/again") as again:
     namespace = {"cluster": again, "gw": gw}
     for name in in_order:
         if name == "close":

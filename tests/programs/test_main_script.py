@@ -92,7 +92,7 @@ def play_wrong(name, stream_of, rows):
     flow.sink("out", stream_of(flow.source("rows", rows).key_by("k")), gw.sinks.noop())
     try:
         flow.start(checkpoint=work + "/" + name, trigger={"availableNow": True}).awaitTermination()
-    except gw.GodwitError as error:
+    except gw.errors.GodwitError as error:
         print(type(error).__name__, flush=True)
 
 

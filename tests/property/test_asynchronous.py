@@ -90,6 +90,6 @@ def played(
 def test_results_are_those_of_a_plain_function(
     epochs: list[list[tuple[str, int]]], failures: list[int], happens: list[str], capacity: int
 ) -> None:
-    several = gw.Async(capacity=capacity, retries=50, backoff="0 seconds")
+    several = gw.types.Async(capacity=capacity, retries=50, backoff="0 seconds")
     asked = played(Shaky(failures), epochs, happens, asynchronous=several)
     assert asked == played(note, epochs, ["nothing"] * len(epochs))

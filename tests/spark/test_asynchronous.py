@@ -56,7 +56,7 @@ def test_lookups_wait_together_in_a_worker_and_are_tried_again(
             state=int,
             output="k long, answer long, calls long, most long, opened long, pid long",
             name="asked",
-            asynchronous=gw.Async(backoff="1 millisecond", resources={"client": Client}),
+            asynchronous=gw.types.Async(backoff="1 millisecond", resources={"client": Client}),
         )
     )
     sink = gw.sinks.memory()

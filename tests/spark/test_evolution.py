@@ -179,7 +179,7 @@ def test_a_start_that_fails_before_its_first_epoch_claims_nothing(
         return by_epoch(sink.epochs)
 
     place.inbox.put([("a", 1)])
-    with pytest.raises(gw.GodwitError, match="not yet right"):
+    with pytest.raises(gw.errors.GodwitError, match="not yet right"):
         start(fails, "wrong", 4, "v")
     assert start(first_and_count, "right", 8, "k") == {0: counted([("a", 1)])}
 

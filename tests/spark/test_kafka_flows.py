@@ -85,7 +85,7 @@ def test_rows_go_through_once_whatever_dies_in_between(
                 query.processAllAvailable()
                 query.stop()
             else:
-                with pytest.raises(gw.GodwitError, match="DiedError"):
+                with pytest.raises(gw.errors.GodwitError, match="DiedError"):
                     query.awaitTermination()
     files = (tmp_path / "bad").glob("epoch=*/*.parquet")
     bad = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]

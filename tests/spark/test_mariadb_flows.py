@@ -67,7 +67,7 @@ def test_a_copied_table_follows_whatever_dies_in_between(
             change()
             if owner is not None:
                 patch.setattr(owner, name, dying)
-                with pytest.raises(gw.GodwitError, match="DiedError"):
+                with pytest.raises(gw.errors.GodwitError, match="DiedError"):
                     query_of_copy.awaitTermination()
                 continue
             for _ in range(3):

@@ -181,7 +181,7 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
             flow,
             tmp_path / "ck",
             close_at_end=run == 1,
-            adaptation=gw.Adaptation(spreading=hot),
+            adaptation=gw.control.Adaptation(spreading=hot),
         )
         assert query.hot_keys["spread"]
         assert '["k1"]' in query.hot_keys["counts"]

@@ -194,7 +194,7 @@ def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
         setattr(query._run.loop, "at_step", at_step)  # noqa: B010  a method of the class
         # Own rows, or those of both, whoever comes first; more come before the next start.
         mixed.add(20, 10 if step != "staged" else 0)
-        with pytest.raises(gw.GodwitError, match="DiedError"):
+        with pytest.raises(gw.errors.GodwitError, match="DiedError"):
             query.awaitTermination()
         mixed.add(3, 2)
     query = mixed.start(trigger={"once": True})

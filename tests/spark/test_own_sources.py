@@ -137,7 +137,7 @@ def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
         if step is None:
             query.stop()
         else:
-            with pytest.raises(gw.GodwitError, match="DiedError"):
+            with pytest.raises(gw.errors.GodwitError, match="DiedError"):
                 query.awaitTermination()
     assert state_of(spark, tmp_path / "ck") == expected(ROWS)
     delivered = counted(tuple(row) for table in sink.epochs.values() for row in _rows(table))

@@ -65,7 +65,7 @@ def test_columns_in_common_are_chosen_at_the_first_start_and_kept(
     fusion = gw.control.Fusion(by="attributes", cardinality={"area": 1_000_000})
     for chosen in (True, False):
         flow, sink = totals.flow()
-        adaptation = gw.Adaptation(fusion=fusion) if chosen else None
+        adaptation = gw.control.Adaptation(fusion=fusion) if chosen else None
         query = flow.start(checkpoint=tmp_path / "ck", adaptation=adaptation)
         try:
             totals.play(query)
@@ -82,7 +82,7 @@ def test_state_is_rewritten_by_a_start_that_asks_for_it(
 ) -> None:
     totals = Totals(spark, tmp_path / "in")
     flow, sink = totals.flow()
-    measuring = gw.Adaptation(fusion=gw.control.Fusion(epochs=1, fuse_above=1.0))
+    measuring = gw.control.Adaptation(fusion=gw.control.Fusion(epochs=1, fuse_above=1.0))
     query = flow.start(checkpoint=tmp_path / "ck", adaptation=measuring)
     try:
         totals.play(query)
@@ -233,7 +233,7 @@ def test_a_query_repartitions_itself_where_it_measured_that_it_pays_and_may(
     flow, sink = own_flow(source)
     fusion = gw.control.Fusion(by="attributes", epochs=1, repartition=True)
     query = flow.start(
-        checkpoint=tmp_path / "ck", session=spark, adaptation=gw.Adaptation(fusion=fusion)
+        checkpoint=tmp_path / "ck", session=spark, adaptation=gw.control.Adaptation(fusion=fusion)
     )
     done = threading.Event()
     query.add_listener(

@@ -29,7 +29,7 @@ def test_a_chain_is_fused_by_traffic_and_parts_by_hand_and_gives_what_it_gave(
     flow.sink("out", first.key_by("k").compute(name="second", v=gw.sum("v"), n=gw.count()), sink)
     query = flow.start(
         checkpoint=tmp_path / "ck",
-        adaptation=gw.Adaptation(fusion=gw.control.Fusion(epochs=2, confirm=1)),
+        adaptation=gw.control.Adaptation(fusion=gw.control.Fusion(epochs=2, confirm=1)),
     )
     try:
         expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])

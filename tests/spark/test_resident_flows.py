@@ -74,7 +74,9 @@ def test_both_kinds_of_sources_tables_and_lookups_are_worked_by_lanes_that_stay(
             output="id long, total long, most long, pid long",
             name="charged",
             broadcast={"rates": table.key_by("currency")},
-            asynchronous=gw.Async(backoff="1 millisecond", resources={"discounts": Discounts}),
+            asynchronous=gw.types.Async(
+                backoff="1 millisecond", resources={"discounts": Discounts}
+            ),
         )
     )
     sink = gw.sinks.memory()

@@ -69,7 +69,7 @@ def test_flows_share_ports_and_the_end_of_one_leaves_the_others(
     def wait() -> None:
         try:
             gw.await_all(queries.values())
-        except gw.GodwitError as error:
+        except gw.errors.GodwitError as error:
             errors.append(error)
 
     waiting = threading.Thread(target=wait)

@@ -150,7 +150,7 @@ def test_windows_hold_every_row_once_while_key_groups_move(
     sink = gw.sinks.memory()
     flow.sink("out", result, sink)
     with pytest.raises(InvalidFlowError, match="splitting of adaptation is of type str"):
-        flow.start(checkpoint=tmp_path / "ck", adaptation=gw.Adaptation(splitting=strategy))
+        flow.start(checkpoint=tmp_path / "ck", adaptation=gw.control.Adaptation(splitting=strategy))
     query = flow.start(checkpoint=tmp_path / "ck")
     assert query.components.operators == {"w": ("w",)}
     other = {"local-0": "local-1", "local-1": "local-0"}

@@ -352,7 +352,7 @@ class _OnSpark(_Played):
                 close_at_end=at_end,
                 checkpointing=gw.Checkpointing(retain_epochs=10_000),
             )
-            with suppress(gw.GodwitError) if where else nullcontext():
+            with suppress(gw.errors.GodwitError) if where else nullcontext():
                 query.awaitTermination()
         finally:
             setattr(EpochLoop, "at_step", staticmethod(at_no_step))  # noqa: B010  as above

@@ -47,7 +47,7 @@ calls = {
 for extra, call in calls.items():
     try:
         call()
-    except gw.GodwitError as error:
+    except gw.errors.GodwitError as error:
         assert f"pip install 'godwit-streams[{extra}]'" in str(error), error
     else:
         raise AssertionError(f"the library of {extra} is there")
@@ -57,7 +57,7 @@ WITHOUT_THE_LABORATORY = """
 import godwit as gw
 try:
     gw.Control(planner="albic")
-except gw.GodwitError as error:
+except gw.errors.GodwitError as error:
     assert "pip install godwit-lab" in str(error), error
 else:
     raise AssertionError("the laboratory is there")

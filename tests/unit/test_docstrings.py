@@ -22,7 +22,7 @@ from tests.support.public_api import (
 )
 
 # Their methods are of something that runs.
-QUERIES = {"godwit.types.Query", "godwit.types.Migration", "godwit.LocalCluster"}
+QUERIES = {"godwit.types.Query", "godwit.types.Migration", "godwit.testing.LocalCluster"}
 HERE = {name: value for name, value in OBJECTS.items() if name not in OF_A_QUERY}
 
 

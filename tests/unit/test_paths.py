@@ -109,6 +109,6 @@ def test_a_place_that_was_hardly_meant_is_refused_by_all(path: str) -> None:
         lambda: gw.testing.run(flow_over(gw.sources.memory("page string, n int")), checkpoint=path),
     ]
     for call in calls:
-        with pytest.raises(gw.GodwitError, match="The location '"):
+        with pytest.raises(gw.errors.GodwitError, match="The location '"):
             call()
     assert main(["checkpoint", "inspect", path]) == 2

@@ -145,7 +145,7 @@ def typed(orders: gw.types.KeyedStream, flow: gw.Flow) -> None:
     )
     counted = orders.process(count, row=Order, state=int, output=Trade)
     untyped = orders.process(plain, state=dict[str, int], output="symbol string, n long")
-    asked = orders.process(ask, row=Order, state=Book, output=Trade, asynchronous=gw.Async())
+    asked = orders.process(ask, row=Order, state=Book, output=Trade, asynchronous=gw.types.Async())
     named = orders.process(several, row=Order, state={"n": gw.ValueState(int)}, output=Trade)
     kinds = {"n": gw.ValueState(int), "prices": gw.ListState(float), "m": gw.MapState(str, int)}
     mixed = orders.process(several, row=Order, state=kinds, output=Trade)

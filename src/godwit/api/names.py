@@ -206,6 +206,7 @@ CALLS: Mapping[str, str] = {
     **dict.fromkeys(("parquet", "memory", "console"), "gw.sinks.{name}"),
     "foreach": "gw.sinks.foreach",
     **dict.fromkeys(("jdbc", "csv", "json"), _FORMAT),
+    "LocalCluster": "gw.testing.LocalCluster",
     "source": 'flow.source("name", spark.readStream...)',
 }
 """Name → what to use for it."""

@@ -463,8 +463,8 @@ class Stream:
             ``partition_by="area"`` can run in the same tasks as an operator keyed by area, without
             a shuffle between them; then one lane processes all users of an area. By default the
             columns that the checkpoint stores for this operator. For a new operator: all key
-            columns, unless ``gw.Adaptation(fusion=gw.control.Fusion(by="attributes"))`` chooses
-            fewer.
+            columns, unless
+            ``gw.control.Adaptation(fusion=gw.control.Fusion(by="attributes"))`` chooses fewer.
 
         Returns
         -------
@@ -797,7 +797,7 @@ class KeyedStream:
             Sink of the rows that are left out with ``order="event_time"``, as for `window`.
         asynchronous
             For an ``async def`` function: number of keys at once, time-out, retries, and resources
-            that are kept between epochs (`godwit.Async`).
+            that are kept between epochs (`godwit.types.Async`).
         broadcast
             Name → keyed stream of a source: a small table, such as rates or rules, of which every
             lane has the newest row of each key. The functions get each table as a keyword argument
@@ -1169,9 +1169,9 @@ class KeyedStream:
         spread
             Maximum number of parts, 2 to 256, that the rows of a hot key may be divided into, so
             that several lanes (parallel tasks) join them. Only for inner joins. Keys are divided
-            while the query runs, by ``gw.Adaptation(spreading=gw.control.Spreading())`` or by
-            ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
-            be added to or removed from a join that has state in the checkpoint.
+            while the query runs, by ``gw.control.Adaptation(spreading=gw.control.Spreading())`` or
+            by ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It
+            cannot be added to or removed from a join that has state in the checkpoint.
         on_missing
             If a delete of changes has no row; see `compute`.
         name

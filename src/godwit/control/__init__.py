@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from godwit.model.naming import lazily
 
 if TYPE_CHECKING:
+    from godwit.control.adaptation import Adaptation
     from godwit.control.forecast import Forecast
     from godwit.control.fusing import Fusion
     from godwit.control.scaling import fixed, latency, load_range, scripted, utilisation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from godwit.control.windows import Splitting
 
 __all__ = [
+    "Adaptation",
     "Budget",
     "Cadence",
     "Forecast",
@@ -47,6 +49,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
     __getattr__, __dir__ = lazily(
         __name__,
         {
+            "godwit.control.adaptation": ("Adaptation",),
             "godwit.control.forecast": ("Forecast",),
             "godwit.control.fusing": ("Fusion",),
             "godwit.control.scaling": ("fixed", "latency", "load_range", "scripted", "utilisation"),

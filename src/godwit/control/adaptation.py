@@ -47,7 +47,7 @@ class Adaptation(AdaptationSettings):
 
     Examples
     --------
-    >>> gw.Adaptation(fusion=gw.control.Fusion(), spreading=gw.control.Spreading()).spreading.epochs
+    >>> gw.control.Adaptation(spreading=gw.control.Spreading()).spreading.epochs
     8
     """
 

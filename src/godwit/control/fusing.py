@@ -43,8 +43,8 @@ _FUSION = "fusion"
 class Fusion:
     """Settings for fusing operators automatically: fused operators run in the same tasks.
 
-    Pass it as ``gw.Adaptation(fusion=...)``. Between fused operators (operators of one component)
-    with the same keys there is no shuffle.
+    Pass it as ``gw.control.Adaptation(fusion=...)``. Between fused operators (operators of one
+    component) with the same keys there is no shuffle.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Fusion:
 
     Examples
     --------
-    >>> gw.Adaptation(fusion=gw.control.Fusion(fuse_above=0.1)).fusion.fuse_above
+    >>> gw.control.Adaptation(fusion=gw.control.Fusion(fuse_above=0.1)).fusion.fuse_above
     0.1
     """
 

@@ -51,8 +51,8 @@ _MIN_WORK: Final = 4096
 class Spreading:
     """Settings for dividing the rows of hot keys among several lanes (parallel tasks).
 
-    Pass it as ``gw.Adaptation(spreading=...)``. It applies to joins with ``spread=``, and to
-    ``process`` with ``merge=``.
+    Pass it as ``gw.control.Adaptation(spreading=...)``. It applies to joins with ``spread=``, and
+    to ``process`` with ``merge=``.
 
     Attributes
     ----------
@@ -73,7 +73,8 @@ class Spreading:
 
     Examples
     --------
-    >>> gw.Adaptation(spreading=gw.control.Spreading(spread_above=0.5)).spreading.spread_above
+    >>> hot = gw.control.Spreading(spread_above=0.5)
+    >>> gw.control.Adaptation(spreading=hot).spreading.spread_above
     0.5
     """
 

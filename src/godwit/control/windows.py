@@ -288,7 +288,7 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 class Splitting:
     """Settings for choosing one-phase or two-phase windows by measured costs.
 
-    Pass it as ``gw.Adaptation(splitting=...)``. It applies to windows with
+    Pass it as ``gw.control.Adaptation(splitting=...)``. It applies to windows with
     ``consolidate="measured"``. One-phase windows need one shuffle less; key groups of two-phase
     windows change their executor without copying state.
 

@@ -60,7 +60,7 @@ class GodwitError(Exception):
     --------
     >>> try:
     ...     gw.Flow("a flow")
-    ... except gw.GodwitError as error:
+    ... except gw.errors.GodwitError as error:
     ...     print(error.message)
     ...     print(error.remedy)
     'a flow' cannot be the name of a flow.

@@ -183,8 +183,10 @@ def public_name(name: str) -> str:
     package = sys.modules[__name__.partition(".")[0]]
     if name in dir(package):
         return f"gw.{name}"
-    rooms = ("control", "migration", "types")
-    return next((f"gw.{room}.{name}" for room in rooms if name in dir(getattr(package, room))), "")
+    rooms = ("control", "errors", "migration", "types")
+    return next(
+        (f"gw.{room}.{name}" for room in rooms if name in getattr(package, room).__all__), ""
+    )
 
 
 def check_number(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Async:
     """Settings of ``async def`` functions of ``process``.
 
-    Pass it as ``process(..., asynchronous=gw.Async(...))``.
+    Pass it as ``process(..., asynchronous=gw.types.Async(...))``.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Async:
 
     Examples
     --------
-    >>> gw.Async(capacity=200, timeout="2 seconds", retries=5).capacity
+    >>> gw.types.Async(capacity=200, timeout="2 seconds", retries=5).capacity
     200
     """
 
@@ -69,7 +69,7 @@ class Async:
     resources: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        what = "The setting {} of gw.Async"
+        what = "The setting {} of gw.types.Async"
         for name, least in (("capacity", 1), ("retries", 0)):
             value = getattr(self, name)
             check_number(what.format(name), value, least=least, error=InvalidFlowError)
@@ -78,7 +78,7 @@ class Async:
         kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise InvalidFlowError(
-                f"The setting retry_on of gw.Async is {self.retry_on!r}.",
+                f"The setting retry_on of gw.types.Async is {self.retry_on!r}.",
                 remedy="Give a class of errors, or a tuple of them, as in retry_on=OSError.",
             )
         if not isinstance(self.resources, Mapping) or not all(
@@ -86,7 +86,7 @@ class Async:
             for name, make in self.resources.items()
         ):
             raise InvalidFlowError(
-                f"The setting resources of gw.Async is {self.resources!r}.",
+                f"The setting resources of gw.types.Async is {self.resources!r}.",
                 remedy="Give names and functions without arguments, as in "
                 'resources={"session": aiohttp.ClientSession}.',
             )
@@ -97,7 +97,7 @@ class Async:
 
         Examples
         --------
-        >>> gw.Async(timeout="2 seconds").timeout_s
+        >>> gw.types.Async(timeout="2 seconds").timeout_s
         2.0
         """
         return microseconds(self.timeout, "The time-out", least=1) / 1e6
@@ -108,7 +108,7 @@ class Async:
 
         Examples
         --------
-        >>> gw.Async(backoff="250 milliseconds").backoff_s
+        >>> gw.types.Async(backoff="250 milliseconds").backoff_s
         0.25
         """
         return microseconds(self.backoff, "The back-off", least=0) / 1e6
@@ -126,7 +126,7 @@ def settings_for(
         raise InvalidFlowError(
             f"Operator {operator!r} was given a value of type {type_name(settings)} for "
             "asynchronous=.",
-            remedy="Give settings, as in asynchronous=gw.Async(capacity=200).",
+            remedy="Give settings, as in asynchronous=gw.types.Async(capacity=200).",
             operator=operator,
         )
     if settings is not None and not awaited:

@@ -299,7 +299,7 @@ _EXAMPLES: Mapping[str, str] = {
     "Checkpointing": "gw.Checkpointing(retain_epochs=100), say",
     "Lanes": 'gw.Lanes(compression="zstd"), say',
     "Sizing": "gw.Sizing(executors_timeout_s=300), say",
-    "AdaptationSettings": "gw.Adaptation(fusion=gw.control.Fusion()), say",
+    "AdaptationSettings": "gw.control.Adaptation(fusion=gw.control.Fusion()), say",
     "Observability": "gw.Observability(metrics_port=0), say",
 }
 

@@ -247,8 +247,9 @@ class Flow(LogicalFlow):
         sizing
             Time to wait for executors, and the first assignment of key groups; see `gw.Sizing`.
         adaptation
-            Automatic changes of the plan, such as fusing operators; see `gw.Adaptation`. By default
-            there are none, except that windows with ``consolidate="measured"`` choose their layout.
+            Automatic changes of the plan, such as fusing operators; see `gw.control.Adaptation`. By
+            default there are none, except that windows with ``consolidate="measured"`` choose their
+            layout.
         observability
             Metrics for Prometheus, and a live web page; see `gw.Observability`. By default neither
             is served.

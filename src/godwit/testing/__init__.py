@@ -5,6 +5,8 @@ records of a checkpoint. A list replaces the shuffle, and a directory each execu
 the results of a query within milliseconds. It can also migrate key groups, remove executors, let
 time pass, and change and restart the flow.
 
+`LocalCluster` is a Spark cluster of processes on this machine, for tests with real executors.
+
 Sinks are not opened: their rows are kept, and returned by ``rows``. With ``check_sinks=True`` the
 targets of sinks are checked, without writing to them.
 
@@ -20,25 +22,40 @@ Examples
 [{'symbol': 'A', 'total': 9.5}]
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from godwit.api.stand_in import stream
-from godwit.model.naming import no_such_name
-from godwit.sinks.conformance import check_sink
-from godwit.sources.conformance import check_source
-from godwit.testing.flows import Run, cluster, run
-from godwit.testing.functions import Processed, process
+from godwit.model.naming import lazily
 
-__all__ = ["Processed", "Run", "check_sink", "check_source", "cluster", "process", "run", "stream"]
+if TYPE_CHECKING:
+    from godwit.api.stand_in import stream
+    from godwit.sinks.conformance import check_sink
+    from godwit.sources.conformance import check_source
+    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.testing.flows import Run, cluster, run
+    from godwit.testing.functions import Processed, process
 
+__all__ = [
+    "LocalCluster",
+    "Processed",
+    "Run",
+    "check_sink",
+    "check_source",
+    "cluster",
+    "process",
+    "run",
+    "stream",
+]
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
-
-    def __getattr__(name: str) -> Any:
-        """Raise an error that suggests a known name for an unknown one."""
-        meant = dict.fromkeys(("play", "test", "simulate"), "gw.testing.run(flow, {...})")
-        raise no_such_name(__name__, name, __all__, meant)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "godwit.api.stand_in": ("stream",),
+            "godwit.sinks.conformance": ("check_sink",),
+            "godwit.sources.conformance": ("check_source",),
+            "godwit.spark.platform.local_cluster": ("LocalCluster",),
+            "godwit.testing.flows": ("Run", "cluster", "run"),
+            "godwit.testing.functions": ("Processed", "process"),
+        },
+        dict.fromkeys(("play", "test", "simulate"), "gw.testing.run(flow, {...})"),
+    )

@@ -176,7 +176,7 @@ class Round:
                 self._stop_in_listener(query)
             case "fail" | "kill at":
                 # There may be fewer epochs than it takes.
-                with suppress(gw.GodwitError):
+                with suppress(gw.errors.GodwitError):
                     query.processAllAvailable()
                     query.stop()
 
@@ -189,7 +189,7 @@ class Round:
                 query.stop()
 
         query.add_listener(listen)
-        with suppress(gw.GodwitError):
+        with suppress(gw.errors.GodwitError):
             query.processAllAvailable()
         query.stop()
 
@@ -197,7 +197,7 @@ class Round:
         """Ask for migrations at random; a query that ends meanwhile refuses them."""
         for _ in range(self.told["migrations"]):
             time.sleep(self.rng.uniform(0.0, 0.6))
-            with suppress(gw.GodwitError):
+            with suppress(gw.errors.GodwitError):
                 component = self.rng.choice(sorted(query.placement.assignments))
                 moving = range(self.history.num_key_groups)
                 chosen = self.rng.sample(moving, self.rng.randint(1, len(moving)))

@@ -173,7 +173,7 @@ class Round:
         for number in range(max(self.told["migrations"], 1 if held else 0)):
             if number or not held:
                 time.sleep(self.rng.uniform(0.0, 1.5))
-            with suppress(gw.GodwitError):
+            with suppress(gw.errors.GodwitError):
                 component = self.rng.choice(sorted(query.placement.assignments))
                 chosen = self.rng.sample(range(GROUPS), self.rng.randint(1, GROUPS))
                 query.migrate(

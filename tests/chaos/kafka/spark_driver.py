@@ -184,7 +184,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
 
 
 def _migrate(query: gw.types.Query, rng: random.Random) -> None:
-    with suppress(gw.GodwitError):  # one is under way, or the query ends
+    with suppress(gw.errors.GodwitError):  # one is under way, or the query ends
         component = rng.choice(sorted(query.placement.assignments))
         moving = rng.sample(range(NUM_KEY_GROUPS), rng.randint(1, NUM_KEY_GROUPS))
         query.migrate(

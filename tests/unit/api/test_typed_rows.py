@@ -339,7 +339,7 @@ FAILED: list[tuple[dict[str, Any], list[str]]] = [
 def test_a_mistake_while_it_runs_names_the_operator_the_key_and_the_field(
     options: dict[str, Any], texts: list[str]
 ) -> None:
-    with pytest.raises(gw.GodwitError) as caught:
+    with pytest.raises(gw.errors.GodwitError) as caught:
         played(**options)
     assert all(text in str(caught.value) for text in texts), str(caught.value)
 

@@ -213,7 +213,7 @@ def test_help_names_commands_of_the_laboratory_where_that_is_missing() -> None:
 )
 def test_what_comes_with_the_laboratory_is_refused_with_its_name(program: str, said: str) -> None:
     done = without_extras(
-        f"try:\n    {program}\nexcept gw.GodwitError as error:\n    print(error)",
+        f"try:\n    {program}\nexcept gw.errors.GodwitError as error:\n    print(error)",
         hidden=_WITHOUT_LABORATORY,
     )
     assert said in done.stdout, done.stderr

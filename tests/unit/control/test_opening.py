@@ -80,7 +80,8 @@ CHANGES = ["components of a", "hot keys of a", "scaling"]
 def test_controller_and_policies_decide_in_one_loop(tmp_path: Path) -> None:
     cadence = gw.control.Cadence(respect="5 minutes")
     given = options(
-        control=gw.Control(cadence=cadence), adaptation=gw.Adaptation(fusion=gw.control.Fusion())
+        control=gw.Control(cadence=cadence),
+        adaptation=gw.control.Adaptation(fusion=gw.control.Fusion()),
     )
     with opened(tmp_path, given) as (controller, policies, told):
         assert controller is not None
@@ -94,10 +95,10 @@ def test_controller_and_policies_decide_in_one_loop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("adaptation", "announced"),
-    [(None, []), (gw.Adaptation(fusion=gw.control.Fusion()), CHANGES)],
+    [(None, []), (gw.control.Adaptation(fusion=gw.control.Fusion()), CHANGES)],
 )
 def test_manual_changes_are_announced_where_something_could_reverse_them(
-    tmp_path: Path, adaptation: gw.Adaptation | None, announced: list[str]
+    tmp_path: Path, adaptation: gw.control.Adaptation | None, announced: list[str]
 ) -> None:
     with opened(tmp_path, options(adaptation=adaptation)) as (controller, policies, told):
         assert controller is None
@@ -114,7 +115,7 @@ def test_a_start_without_settings_needs_no_controller_to_be_installed(
     plugins.load.cache_clear()
     assert opener_of(options()) is None
     with pytest.raises(PluginError, match=r"controller 'default' is an entry point of godwit-str"):
-        opener_of(options(adaptation=gw.Adaptation()))
+        opener_of(options(adaptation=gw.control.Adaptation()))
 
 
 def test_a_run_without_policies_changes_what_users_ask_for() -> None:

@@ -180,7 +180,7 @@ def test_arguments_by_name_are_held_against_the_parameters() -> None:
         check_signature("Operator 'o'", convert, PER_KEY, named=["rules"])
 
 
-class Short(gw.Aggregator):
+class Short(gw.types.Aggregator):
     state = pa.schema({"n": pa.int64()})
     output = pa.int64()
 

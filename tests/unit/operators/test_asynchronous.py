@@ -54,7 +54,7 @@ def test_keys_wait_together_up_to_the_capacity_and_one_key_waits_for_itself() ->
         waiting.remove(key[0])
         return [(key[0], len(list(rows)))]
 
-    flow = flow_of(look_up, asynchronous=gw.Async(capacity=3))
+    flow = flow_of(look_up, asynchronous=gw.types.Async(capacity=3))
     many = rows(*((f"k{i % 10}", i) for i in range(20)))
     assert out(flow, many) == sorted((f"k{i}", 2) for i in range(10))
     assert max(most) == 3
@@ -109,7 +109,7 @@ def test_an_attempt_that_fails_leaves_nothing_of_itself() -> None:
         timers=gw.types.OnTimer(lambda *_: None, clock="processing"),
         output="k string, v long",
         name="looked_up",
-        asynchronous=gw.Async(backoff=SOON),
+        asynchronous=gw.types.Async(backoff=SOON),
     )
     flow.sink("out", out, gw.sinks.noop())
     run = gw.testing.cluster(flow, now="2024-01-01")
@@ -143,7 +143,7 @@ def test_a_call_that_takes_too_long_is_cancelled_and_done_again() -> None:
                 raise
         return [(key[0], state["calls"])]
 
-    settings = gw.Async(timeout="20 milliseconds", backoff=SOON)
+    settings = gw.types.Async(timeout="20 milliseconds", backoff=SOON)
     assert out(flow_of(slow_once, asynchronous=settings), rows(("a", 1))) == [("a", 1)]
     assert (len(calls), cancelled) == (2, [1])
 
@@ -153,13 +153,13 @@ def test_when_all_attempts_fail_the_epoch_does_and_names_key_error_and_attempts(
         await asyncio.sleep(60 if key[0] == "slow" else 0)
         raise OSError("the other system is away")
 
-    flow = flow_of(never, asynchronous=gw.Async(retries=2, backoff=SOON))
+    flow = flow_of(never, asynchronous=gw.types.Async(retries=2, backoff=SOON))
     with pytest.raises(UserFunctionError, match=r"raised OSError for key \('a',\)") as caught:
         gw.testing.run(flow, rows(("a", 1), ("slow", 1)))
     assert "in the last of 3 attempts: the other system is away" in caught.value.message
     assert "in never" in str(caught.value)
 
-    settings = gw.Async(retries=0, timeout="10 milliseconds")
+    settings = gw.types.Async(retries=0, timeout="10 milliseconds")
     with pytest.raises(
         UserFunctionError, match=r"TimeoutError.*took longer than timeout='10 milliseconds'"
     ):
@@ -171,7 +171,7 @@ def test_what_would_end_the_process_fails_the_epoch(error: BaseException) -> Non
     async def end(key: Any, rows: Any, state: Any) -> None:
         raise error
 
-    flow = flow_of(end, asynchronous=gw.Async(backoff=SOON))
+    flow = flow_of(end, asynchronous=gw.types.Async(backoff=SOON))
     with pytest.raises(UserFunctionError, match=type(error).__name__):
         gw.testing.run(flow, rows(("a", 1)))
 
@@ -183,7 +183,7 @@ def test_only_named_errors_are_tried_again() -> None:
         calls.append(key[0])
         raise KeyError("rate")
 
-    flow = flow_of(wrong, asynchronous=gw.Async(retry_on=(OSError, TimeoutError)))
+    flow = flow_of(wrong, asynchronous=gw.types.Async(retry_on=(OSError, TimeoutError)))
     with pytest.raises(UserFunctionError, match="raised KeyError"):
         gw.testing.run(flow, rows(("a", 1)))
     assert calls == ["a"]
@@ -243,7 +243,7 @@ def test_resources_are_opened_once_kept_between_epochs_and_closed_with_the_flow(
     async def unit() -> int:
         return 10
 
-    flow = flow_of(ask, asynchronous=gw.Async(resources={"session": Session, "unit": unit}))
+    flow = flow_of(ask, asynchronous=gw.types.Async(resources={"session": Session, "unit": unit}))
     assert out(flow, rows(("a", 1)), rows(("bb", 1))) == [("a", 10), ("bb", 20)]
     assert Session.log[:2] == ["made", "opened"]
     del flow
@@ -266,7 +266,9 @@ def test_a_resource_that_cannot_be_opened_fails_the_epoch_by_name_and_is_tried_a
     async def ask(key: Any, rows: Any, state: Any, database: int) -> Any:
         return [(key[0], database)]
 
-    run = gw.testing.cluster(flow_of(ask, asynchronous=gw.Async(resources={"database": connect})))
+    run = gw.testing.cluster(
+        flow_of(ask, asynchronous=gw.types.Async(resources={"database": connect}))
+    )
     with pytest.raises(UserFunctionError, match=r"Resource 'database'.*nobody listens"):
         run.epoch(rows(("a", 1)))
     assert run.epoch(rows(("a", 1)))["out"].to_pylist() == [{"k": "a", "v": 7}]
@@ -334,7 +336,7 @@ def test_one_call_of_an_asynchronous_function_can_be_tested_by_itself() -> None:
         raise OSError("away")
 
     with pytest.raises(UserFunctionError) as caught:
-        gw.testing.process(fail, [{"price": 2}], state=dict, asynchronous=gw.Async(retries=0))
+        gw.testing.process(fail, [{"price": 2}], state=dict, asynchronous=gw.types.Async(retries=0))
     assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -347,15 +349,20 @@ def plain(key: Any, rows: Any, state: Any) -> None: ...
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        (lambda: gw.Async(capacity=0), "capacity of gw.Async is 0"),
-        (lambda: gw.Async(retries=-1), "retries of gw.Async is -1"),
-        (lambda: gw.Async(timeout="soon"), "timeout of gw.Async is 'soon'"),
-        (lambda: gw.Async(retry_on=KeyboardInterrupt), "retry_on of gw.Async"),  # type: ignore[arg-type]
-        (lambda: gw.Async(resources={"a b": dict}), "resources of gw.Async"),
-        (lambda: flow_of(plain, asynchronous=gw.Async()), "'plain' of it is a plain function"),
+        (lambda: gw.types.Async(capacity=0), "capacity of gw.types.Async is 0"),
+        (lambda: gw.types.Async(retries=-1), "retries of gw.types.Async is -1"),
+        (lambda: gw.types.Async(timeout="soon"), "timeout of gw.types.Async is 'soon'"),
+        (lambda: gw.types.Async(retry_on=KeyboardInterrupt), "retry_on of gw.types.Async"),  # type: ignore[arg-type]
+        (lambda: gw.types.Async(resources={"a b": dict}), "resources of gw.types.Async"),
+        (
+            lambda: flow_of(plain, asynchronous=gw.types.Async()),
+            "'plain' of it is a plain function",
+        ),
         (lambda: flow_of(asks, asynchronous={"capacity": 3}), "of type dict for asynchronous="),
         (
-            lambda: flow_of(asks, asynchronous=gw.Async(resources={"session": dict})).explain(),
+            lambda: flow_of(
+                asks, asynchronous=gw.types.Async(resources={"session": dict})
+            ).explain(),
             r"cannot be called as function\(key, rows, state, session=session\)",
         ),
     ],

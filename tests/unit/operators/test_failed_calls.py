@@ -171,7 +171,7 @@ def test_retries_of_an_asynchronous_function_come_first() -> None:
             raise OSError("not reached")
         return [(*key, total.value)]
 
-    settings = gw.Async(retries=2, retry_on=(OSError,), backoff="1 millisecond")
+    settings = gw.types.Async(retries=2, retry_on=(OSError,), backoff="1 millisecond")
     played = gw.testing.run(
         flow_of(asks, asynchronous=settings), {"rows": rows_of(("a", 1), ("b", 1))}
     )

@@ -60,7 +60,7 @@ CALLED_BY_USERS = [
         gw.Checkpointing,
         gw.Lanes,
         gw.Sizing,
-        gw.Adaptation,
+        gw.control.Adaptation,
     ),
     gw.Observability,
     *(gw.ValueState, gw.ListState, gw.MapState),

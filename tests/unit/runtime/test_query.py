@@ -25,5 +25,5 @@ def test_a_name_that_a_query_does_not_have_says_which_one_it_is(name: str, told:
     query = object.__new__(Query)
     with pytest.raises(AttributeError, match=told) as raised:
         getattr(query, name)
-    assert isinstance(raised.value, gw.GodwitError)
+    assert isinstance(raised.value, gw.errors.GodwitError)
     assert not hasattr(query, "_nothing")

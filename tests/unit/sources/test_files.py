@@ -917,11 +917,11 @@ def test_lines_that_cannot_be_read_come_with_their_epoch_to_a_sink(
 
 
 def test_what_means_nothing_for_lines_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gw.GodwitError, match="contradict each other"):
+    with pytest.raises(gw.errors.GodwitError, match="contradict each other"):
         source_of("csv", tmp_path, on_bad="divert")
-    with pytest.raises(gw.GodwitError, match="on_bad='ignore' is not known"):
+    with pytest.raises(gw.errors.GodwitError, match="on_bad='ignore' is not known"):
         source_of("json", tmp_path, on_bad="ignore")
-    with pytest.raises(gw.GodwitError, match="single lines cannot be left out"):
+    with pytest.raises(gw.errors.GodwitError, match="single lines cannot be left out"):
         source_of("csv", tmp_path, on_bad="skip", newlines_in_values=True)
 
 

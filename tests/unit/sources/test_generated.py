@@ -101,7 +101,7 @@ def test_a_start_that_is_not_given_is_the_first_start_and_stays_in_the_position(
     ],
 )
 def test_options_that_make_no_sense_are_refused(make: Any, said: str) -> None:
-    with pytest.raises(gw.GodwitError, match=said):
+    with pytest.raises(gw.errors.GodwitError, match=said):
         make()
 
 

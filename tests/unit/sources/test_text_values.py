@@ -407,7 +407,7 @@ def test_a_number_of_thousands_of_digits_is_refused_in_our_words(
         reasons.append(str(failed.value))
     field = {"name": "v", "type": "long", "default": 0}
     schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
-    with pytest.raises(gw.GodwitError) as invalid:
+    with pytest.raises(gw.errors.GodwitError) as invalid:
         gw.formats.avro(schema.replace('"default": 0', f'"default": {"9" * digits}'))
     reasons.append(str(invalid.value))
     assert not [

@@ -275,7 +275,7 @@ class Aggregator(BoundAggregate):
     The number of rows and the longest of them:
 
     >>> import numpy as np
-    >>> class Longest(gw.Aggregator):
+    >>> class Longest(gw.types.Aggregator):
     ...     state = pa.schema({"length": pa.int64()})
     ...     output = pa.int64()
     ...
@@ -324,7 +324,7 @@ class Aggregator(BoundAggregate):
 
         Examples
         --------
-        >>> class Nothing(gw.Aggregator):
+        >>> class Nothing(gw.types.Aggregator):
         ...     state, output = pa.schema({"n": pa.int64()}), pa.int64()
         ...     create = update = merge = finish = None
         >>> try:
@@ -361,7 +361,7 @@ class Aggregator(BoundAggregate):
 
         Examples
         --------
-        >>> class Nothing(gw.Aggregator):
+        >>> class Nothing(gw.types.Aggregator):
         ...     state, output = pa.schema({"n": pa.int64()}), pa.int64()
         ...     create = update = merge = finish = None
         >>> Nothing("delay").describe()["state"]

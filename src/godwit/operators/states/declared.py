@@ -90,10 +90,10 @@ class ValueState(DeclaredState, Generic[T]):
         Called as ``merge(value, other)`` with two values of a key; returns one merged value, which
         must not depend on their order. It allows the rows of a hot key to be divided among several
         lanes (parallel tasks), each with partial states of its own, by
-        ``gw.Adaptation(spreading=gw.control.Spreading())`` or ``query.hot_keys.spread(...)``; of
-        several states all need it. As long as a key is divided, the function sees only the rows and
-        the partial states of its lane; these are merged when the key goes back to one lane. By
-        default all rows of a key go to one lane.
+        ``gw.control.Adaptation(spreading=gw.control.Spreading())`` or
+        ``query.hot_keys.spread(...)``; of several states all need it. As long as a key is divided,
+        the function sees only the rows and the partial states of its lane; these are merged when
+        the key goes back to one lane. By default all rows of a key go to one lane.
 
     Examples
     --------

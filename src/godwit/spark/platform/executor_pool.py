@@ -51,7 +51,7 @@ class SparkScheduler:
             return (
                 f"{self._master} is one process, whose executors are its cores. Run on a cluster, "
                 "or on one of this machine "
-                "(gw.LocalCluster)."
+                "(gw.testing.LocalCluster)."
             )
         if self._setting("spark.dynamicAllocation.enabled", "false").lower() == "true":
             return (

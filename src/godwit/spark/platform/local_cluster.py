@@ -86,7 +86,7 @@ class LocalCluster:
 
     Examples
     --------
-    >>> cluster = gw.LocalCluster(workers=2, memory="512m")  # which starts nothing
+    >>> cluster = gw.testing.LocalCluster(workers=2, memory="512m")  # which starts nothing
     >>> with cluster:  # doctest: +SKIP
     ...     session = cluster.session("delays")
     ...     query = delays.start(checkpoint="checkpoint/", session=session, executors=2)

@@ -218,7 +218,7 @@ def test_an_expression_stands_in_every_argument_of_an_aggregate() -> None:
     }
 
 
-class Longest(gw.Aggregator):
+class Longest(gw.types.Aggregator):
     """Length of the longest text."""
 
     state = pa.schema({"length": pa.int64()})
