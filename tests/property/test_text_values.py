@@ -1,6 +1,6 @@
 """A text is the same value in every format, or every format refuses it; at every depth.
 
-The oracle has the rule of `docs/guide/sources.md` ("Numbers as text") in exact fractions.
+The oracle has the rule of the notes of `gw.sources.csv` ("Numbers as text") in exact fractions.
 """
 
 from __future__ import annotations

@@ -498,6 +498,48 @@ def latency(
     InvalidControlError
         If the target or `catch_up` is not a duration, or the quantile is not between 0 and 1.
 
+    Notes
+    -----
+    A model predicts the latency of a row as its wait for the epoch plus the time of the epoch: a
+    fixed cost, the time of the busiest lane, and the time per row outside the lanes, such as that
+    of a sink. If no allowed number of executors meets the
+    target, the controller requests the smallest number whose latency is within 17 % of the best
+    possible one, and an event names the reason: one key group, the trigger, or the phase or sink
+    that takes most of an epoch.
+
+    The field ``numbers`` of ``ScaledOut``, ``ScaledIn`` and ``ScalingRefused`` has the predicted
+    latency with the present number of executors (``predicted_s``) and after the decision
+    (``expected_s``), and the measured one (``measured_s``); with ``quantile=``, of that quantile.
+    ``LoadMeasured`` has the latencies of every period (``latency_ms``). The model is corrected
+    while the stream runs (``corrected_by``), from *steady* periods, in which nothing moves and
+    rates and epoch times change by less than a quarter.
+
+    Executors are removed only if two consecutive periods show that fewer are enough, and the
+    measured latency meets the target in both; those requested only for a backlog go after the first
+    period without one. Between the loads at which executors are added and removed lies a range
+    (``slack`` of the scaling model), at whose middle the controller aims. No other decision is
+    reversed within ``cool_down`` (three periods), and no more executors are requested while some
+    are still to join, unless the arrival rate has risen by a quarter. If the load rises while
+    executors are being emptied, these are kept first, except those that you drain by hand.
+
+    The model uses the rate at which rows *arrive*, by the backlog that sources report. For file
+    sources of Spark the controller lists the directories, and estimates rows from the bytes of new
+    files; if ``pyarrow.fs`` cannot list them, set ``maxFilesPerTrigger`` above the usual number.
+
+    ``gw.control.latency`` requests more executors if a backlog would not be worked off within
+    ``catch_up`` (a minute). ``gw.control.utilisation`` removes an executor only if the others could
+    work off a backlog within ``catch_up``.
+
+    A period's arrival rate has a standard error, measured from what rows stray by between epochs.
+    The number of executors changes only if all rates that this error leaves possible ask for it.
+    What one period cannot tell, up to 64 periods together may: with ±50 % noise, a rate that is 10
+    % higher is told from noise after some minutes.
+
+    - Between two changes of the rate, noise alone causes a decision with a probability of at most 5
+      % on either side, however long the stream runs.
+    - A backlog, or a target that is missed in two consecutive periods, is answered whatever the
+      noise. If the standard error is below 4 %, nothing is tested.
+
     Examples
     --------
     >>> gw.Control(planner="albic", scaling=gw.control.latency("2 seconds")).scaling_model

@@ -232,6 +232,27 @@ class Worth:
         is carried out as the planner made it, within the budget; for comparing planners as their
         papers define them, not for production.
 
+    Notes
+    -----
+    Key groups move if all of this is so:
+
+    - The *load distance*, the largest difference between an executor's load and the mean, is above
+      ``max_load_distance`` (10 % of the mean), and more than four times its standard error.
+    - The moves lower the load of the busiest executor, or the load distance, by at least 5 % of the
+      mean and 1 % of an executor's time.
+    - The time that the moves save over the ``horizon`` (10 periods) exceeds the time that the
+      busiest network link needs to copy the moved state. This does not apply to a new executor with
+      less than half of the mean load.
+
+    Key groups move in the order of load relieved per byte of state, until the load is balanced or
+    the ``budget`` is used up. With a ``budget`` of 0 none moves, not even off executors that are to
+    be removed. Key groups of two-phase windows migrate without state, so they count with the bytes
+    that are merged twice until open windows end.
+
+    A plan in progress is replaced (``PlanAbandoned``) if it leaves new executors idle or key groups
+    on an executor that is to be removed, or if the load has shifted so much that a better plan is
+    worth its moves.
+
     Examples
     --------
     >>> worth = gw.control.Worth(max_load_distance=0.2)

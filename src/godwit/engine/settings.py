@@ -71,6 +71,21 @@ class Lanes:
     InvalidFlowError
         If a setting has a wrong value.
 
+    Notes
+    -----
+    - *What it covers.* The blocks of the tables' files in the local store, which processes map. Not
+      what an epoch computes with, nor memory that the kernel takes back when a container reaches
+      its limit: pages of the checkpoint's files, and an index of them with 8 bytes a stored entry.
+      A Python process also remembers which keys it has fetched, in 16 to 32 bytes each. On a tmpfs
+      files are memory, so put the local store on a disk. A live migration brings whole key groups,
+      which come on top until they have changed their owner.
+    - *When it does not hold.* As for restarts, the checkpoint must be on a disk of the machine, and
+      an operator must need the state of its rows' keys alone; ``restore`` must stay as it is. Other
+      operators need all state of the key groups that have rows, and so do epochs in which windows
+      close or timers are due. An epoch that needs more at once than a lane's share fails with a
+      ``StateMemoryError``, which names the operator; a warning at the start says where this may
+      happen.
+
     Examples
     --------
     >>> gw.Lanes(resident=True, local_dir="/mnt/nvme/godwit").resident

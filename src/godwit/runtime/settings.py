@@ -172,6 +172,22 @@ class Observability:
     InvalidFlowError
         If a setting has a wrong value.
 
+    Notes
+    -----
+    - ``time``, ``level``, ``logger``, ``message``, ``pid``, ``thread``: as ``logging`` has them;
+      ``time`` in UTC
+    - ``query``, ``epoch``, ``phase``, ``lane``: where they are known: in all that runs within an
+      epoch, also in functions of yours. ``phase`` is one of ``durationMs`` in
+      ``query.recentProgress``, or ``read`` and ``lane`` on executors
+    - ``event``: the event that the line reports, with its fields
+    - ``error``: ``type``, ``message`` and ``traceback`` of an exception, also of one that ends the
+      program or a thread
+
+    Warnings among the events are logged as such, others as INFO, those of every epoch as DEBUG.
+    Executors write such lines to their standard error. The JVM has a log of its own
+    (``spark.log.structuredLogging.enabled=true`` for JSON); set
+    ``spark.ui.showConsoleProgress=false``, which writes to standard error as well.
+
     Examples
     --------
     >>> gw.Observability(metrics_port=9091, ui_port=0).metrics_port

@@ -173,6 +173,23 @@ def parquet(
     SinkError
         If an option has a wrong type or value.
 
+    Notes
+    -----
+    - *The manifest* has all files of the epochs up to some epoch, and only delivered
+      ones. It is replaced in one step (on HDFS there is none for a moment), and when the query
+      ends.
+    - *It costs* one listing of the epochs' directories, two of each new epoch, and a footer
+      of each new file, on a thread of the driver.
+    - ``_manifest/symlink/files.txt`` is for engines that know symlink tables; it has no
+      ``epoch``, and is left out with ``partition_by=`` and ``filesystem=``. After a move of the
+      directory it names the former place until a query has run on the new one.
+    - **Changes of columns.** Columns may be added and removed between runs: read with
+      ``mergeSchema``. A column with another type needs another name, or the sink another path, as
+      does a new checkpoint.
+    - **Partition values.** Spark infers their types, unless you give a schema or set
+      ``spark.sql.sources.partitionColumnTypeInference.enabled`` to false. An empty string is read
+      as null. On file systems that ignore case, capitals are written as ``%41`` to ``%5A``.
+
     Examples
     --------
     >>> flow.sink("stored", by_plane, gw.sinks.parquet("out/by_plane", compression="zstd"))

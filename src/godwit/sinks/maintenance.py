@@ -45,6 +45,15 @@ class Maintenance:
     InvalidControlError
         If a duration is none.
 
+    Notes
+    -----
+    - **Exactly-once** stays: compaction is a commit that changes no row.
+    - **Readers of changes** skip it (``dataChange`` false in Delta, the operation ``replace`` in
+      Iceberg). But a reader that was away for longer than ``retain`` misses its version, and a
+      roll-back past it is refused: choose ``retain`` longer than either.
+    - **Other writers.** If one replaces the files meanwhile, the compaction gives up until the next
+      look. Failures are events (``BackgroundFailed``); ``TargetMaintained`` has the result.
+
     Examples
     --------
     >>> weekly = gw.sinks.Maintenance(max_small_files=100, retain="7 days")

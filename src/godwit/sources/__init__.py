@@ -138,6 +138,18 @@ def parquet(
         a file is not a Parquet file, was changed after it was listed, or was deleted before it was
         read.
 
+    Notes
+    -----
+    **Limits.** ``max_rows_per_epoch=`` and ``max_files_per_epoch=`` limit how much an epoch reads.
+    A large file is read by all lanes (parallel tasks): Parquet by row groups, Arrow by record
+    batches, CSV and JSON by ranges of bytes. Small files are read together by one task.
+
+    **What it costs** (design). Every commit record has 12 bytes for every file that was read and
+    still exists: delete or move files that were read. Listing 100,000 files on a local disk takes
+    the driver about a second, if the directory has changed. From 1,000 files on, a changed file may
+    be noticed up to a minute late. With ``max_rows_per_epoch=`` the driver reads the footers of
+    Parquet files, and counts the lines of text files.
+
     Examples
     --------
     >>> gw.sources.parquet("s3://bucket/flights", schema="plane string, delay int").schema.names
@@ -300,6 +312,59 @@ def csv(
     SourceError
         If another option is wrong. At the start or in an epoch: if the directory does not exist, or
         a file cannot be read, was changed after it was listed, or was deleted before it was read.
+
+    Notes
+    -----
+    **Times as text**
+
+    CSV and JSON files, JSON messages of Kafka and names of partition directories share one grammar
+    for times, and one rule for numbers, at any depth:
+
+    - ``date``: ``2024-01-31``
+    - ``timestamp``: a date, or a date, ``T`` or a blank, and hours, minutes and seconds, of which
+      the last ones may be missing: ``2024-01-31T23:59Z``. Seconds may have any number of digits
+      after a point or a comma. The offset is ``Z``, ``UTC``, ``+02``, ``+0200``, ``+02:00`` or
+      ``+02:00:00``, also after a blank
+    - ``timestamp_ntz``: the same without an offset
+    - ``time``: ``23:59:59.5``, ``23:59``
+    - ``interval day to second``: ``P1DT23H59M59.5S``, and ``INTERVAL '1 23:59:59.5' DAY TO SECOND``
+      as Spark writes it
+
+    - Digits below a microsecond (or below the unit of an Arrow type) are cut, never rounded;
+      nanoseconds in Parquet and Arrow files too.
+    - A ``timestamp`` without an offset is in UTC. A date in a ``timestamp`` column is midnight of
+      that date.
+    - Refused are a ``timestamp_ntz`` with an offset, also ``Z``, hour 24, second 60, years before 1
+      or after 9999 (in UTC), and numbers. ``on_bad=`` decides about the line or message.
+
+    **Numbers as text**
+
+    - ``1``, ``-1.50``, ``.5``, ``5.``, ``1e2``, ``+1``, ``007``, blanks or tabs around it: a
+      number. In a JSON number, only what JSON permits
+    - ``1.0``, ``1e2`` in an integer column: 1 and 100
+    - ``1.5`` in an integer column, ``1.005`` in a ``decimal(10, 2)``, ``1e39`` in a ``float``
+      column, a number outside the type's range: refused (Spark reads infinity)
+    - digits that a ``float`` or ``double`` does not hold: the nearest ``float`` or ``double``,
+      rounded once
+    - ``-0``, ``-0.0`` in a ``float`` or ``double`` column: the negative zero; ``-0`` as a JSON
+      number is zero, as in Spark
+    - ``NaN``, ``inf``, ``-Infinity``, with any capitals: NaN and infinities in CSV and in names of
+      directories; refused in JSON (Spark accepts them)
+    - ``1_000``, ``0x1F``, digits of other scripts: refused
+    - ``"1.5"`` in JSON: a number in a ``decimal`` column and as a name in a map whose keys are
+      numbers; refused in all other columns
+    - ``true``, ``FALSE``, ``1``, ``0`` in a ``boolean`` column: a boolean. In JSON only ``true``
+      and ``false``, without quotes
+
+    **Values as other programs write them**
+
+    Tests read what Spark, Hive, Impala, polars, pyarrow, DuckDB, PostgreSQL, Java, .NET and Python
+    write. Parquet timestamps of 96 bits are instants. Days of the hybrid calendar (Spark before 3.0
+    or in ``LEGACY`` modes, Hive) are the same year, month and day, as in Spark; such timestamps
+    before 1900 are read if the footer says that they were written in UTC, and refused otherwise.
+    UUIDs are text, or bytes if declared ``binary``. Bytes in hexadecimal and intervals as
+    ``24:00:00`` (DuckDB) are refused in JSON, and intervals as numbers (``write_csv`` of pyarrow)
+    in CSV.
 
     Examples
     --------

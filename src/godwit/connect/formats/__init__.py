@@ -159,6 +159,20 @@ def debezium(
         If a column of the key does not exist, a name is taken, a type is not one of events, or
         `registry` is not a URL.
 
+    Notes
+    -----
+    All modes of ``decimal.handling.mode``, ``time.precision.mode``, ``interval.handling.mode`` and
+    ``binary.handling.mode`` are read. Types in the database, and those of columns:
+
+    - numeric: ``decimal``; ``string`` with ``types={"c": "string"}``
+    - dates, timestamps: ``date``, ``timestamp``
+    - times of day, years: ``int`` or ``long``, in the event's unit; ``isostring`` as ``string``
+    - intervals: an interval of days, or ``long``; ISO 8601 as ``string``
+    - bytes, bits: ``binary``; bits lowest byte first
+    - JSON, XML, UUID, enumerations, sets, structs, maps: ``string``
+    - geometry: ``binary`` (its WKB), or ``string`` (JSON)
+    - arrays: ``array<...>`` of any of these
+
     Examples
     --------
     >>> events = gw.formats.debezium("id long, amount long", key="id", include={"time": "at"})

@@ -72,6 +72,25 @@ def iceberg(
     SinkError
         If pyiceberg is not installed, or an option is wrong.
 
+    Notes
+    -----
+    Iceberg has no unsigned integers, half floats and lists of a fixed size: the next wider type is
+    used, and a list. Cast durations, and columns without a type, before the sink.
+
+    A table that pyiceberg cannot write is refused before the first epoch: format versions 1 and 3,
+    required fields within a struct, list or map, further required columns, fewer columns, other
+    types, ORC or Avro as ``write.format.default``, encryption, and codecs that PyArrow cannot
+    write. Rows are not sorted by a sort order. Epochs are committed to ``main``; tags and branches
+    stay. Appending takes all that follows:
+
+    - an earlier partition spec: a complete result replaces it
+    - further optional columns: null in new rows; an upsert is refused
+    - positional deletes: an upsert applies them, a complete result removes them
+    - equality deletes: an upsert is refused, a complete result removes them
+    - ``merge-on-read``: files are replaced (copy on write)
+    - data files in ORC or Avro, of other writers: an upsert is refused, a complete result replaces
+      them
+
     Examples
     --------
     >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "warehouse"}

@@ -88,6 +88,33 @@ def mariadb(
     InvalidFlowError
         If `schema` or `include` is wrong.
 
+    Notes
+    -----
+    Types of the table, and those that they are read as:
+
+    - ``tinyint`` ... ``bigint``: the same width; unsigned ones the next wider type, ``bigint
+      unsigned`` ``decimal(20, 0)``; ``tinyint(1)`` and ``bit`` also ``boolean``
+    - ``decimal``: ``decimal``; of more than 38 digits text
+    - ``bit(1)``, ``bit(n)``: ``boolean``, ``long``
+    - ``char``, ``text``, ``enum``, ``set``, ``json``, ``uuid``, ``inet4``, ``inet6``: text;
+      character sets of several bytes other than Unicode (``gbk``, ``sjis``) are refused
+    - ``binary``, ``blob``: ``binary``, with the zeros at the end that the log leaves out
+    - ``date``, ``datetime``, ``timestamp``: ``date``, ``timestamp_ntz``, ``timestamp``; dates of
+      zeros fail their epoch: read the column as ``string``
+    - ``time``: time of day; negative ones, and those of more than a day, as ``interval day to
+      second`` or ``string``
+    - geometry, compressed columns: refused by name
+
+    - The query fails if the table was dropped, renamed, replaced or exchanged, or if a column that
+      it reads was dropped or renamed. Other alterations are reported: values that they rewrite are
+      not in the log.
+    - *Not in MariaDB's log*, so refused at the start: rows that a foreign key changes (``ON DELETE
+      CASCADE``, ``SET NULL``), tables without transactions (MyISAM, Aria), and system-versioned
+      tables. Changes with ``sql_log_bin = 0`` are lost without a trace. With ``sync_binlog = 0``, a
+      crash of the server may take back changes that were read.
+    - *While a snapshot is read*, by the driver, one transaction stays open, and ``ALTER TABLE``
+      waits for it. A table without a key is read in one epoch.
+
     Examples
     --------
     >>> gw.sources.mariadb("mariadb://host/shop", "orders")

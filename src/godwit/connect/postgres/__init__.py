@@ -75,6 +75,27 @@ def postgres(
     SinkError
         If psycopg is not installed, or an option is wrong.
 
+    Notes
+    -----
+    Arrow types, and those of the columns of a table that the sink creates:
+
+    - bool; int8, int16, uint8; int32, uint16; int64, uint32; uint64: boolean; smallint; integer;
+      bigint; numeric(20,0)
+    - float16, float32; float64; decimal(p, s): real; double precision; numeric(p,s)
+    - string; binary: text; bytea
+    - date; time; duration: date; time; interval
+    - timestamp; timestamp with a zone: timestamp; timestamptz
+    - list of one of these: array
+    - struct, map, list of lists or structs: jsonb (NaN and infinities become null)
+
+    An existing table may have wider types, and further columns that are nullable or have a default.
+    Strings may go to columns of type ``varchar``, ``uuid``, ``json``, ``jsonb``, ``inet`` or an
+    enumeration. ``mode="upsert"`` needs a unique constraint on exactly the key columns that is not
+    deferrable; none of them may equate different texts (``citext``, collations that are not
+    deterministic). If a key column can be null, the constraint must say ``NULLS NOT DISTINCT``
+    (PostgreSQL 15), or the column ``NOT NULL``. Tables with rules on INSERT, UPDATE or DELETE are
+    refused where the sink would run them.
+
     Examples
     --------
     >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")

@@ -93,6 +93,23 @@ def postgres(
     InvalidFlowError
         If `schema` or `include` is wrong.
 
+    Notes
+    -----
+    - By default columns have the types of the table. Types that Arrow does not have, such as
+      ``numeric`` without digits, ``jsonb``, ranges, enums and ``interval``, are text. A value that
+      the type lacks (``infinity``, ``NaN`` in a decimal) fails its epoch; ``schema=`` reads any
+      column as ``string``. ``latest`` does not store lists: read arrays as text for it.
+    - An added column is not read until a new query names it (``SourceReported``). The query fails
+      at the first change after a column that it reads was dropped, renamed or got a type that does
+      not fit, after the key was changed, and at ``TRUNCATE`` (``on_truncate="skip"``: the rows stay
+      in the target).
+    - *Not in PostgreSQL's log*, so not in the target: rows that ``ALTER TABLE ... TYPE ... USING``
+      rewrites, partitions that are attached, detached, dropped or truncated by themselves, and
+      renamed labels of an enumeration. Begin with a new slot and checkpoint after these, and if a
+      slot is refused.
+    - *What it costs*: until the snapshot is read, ``ALTER TABLE`` and ``TRUNCATE`` of the table
+      wait. The driver receives all changes; lanes decode them.
+
     Examples
     --------
     >>> gw.sources.postgres("postgresql://host/db", "public.orders", slot="orders")

@@ -69,6 +69,17 @@ def sql(
     SinkError
         If SQLAlchemy is not installed, or an option is wrong.
 
+    Notes
+    -----
+    - *Types*: integers, ``DOUBLE``, decimals of up to 65 digits, 30 after the point, booleans,
+      text, bytes, dates, times. Nested types and durations are refused, in SQLite also ``uint64``
+      and decimals. Instants are stored in UTC, without a time zone except in PostgreSQL.
+    - *Keys* are a primary key, or a unique one of whole values in a collation that keeps different
+      texts apart, and never null. In MariaDB and MySQL, text and bytes in keys have at most 255
+      characters.
+    - *Sessions* of MariaDB and MySQL are in strict mode, ``utf8mb4`` and UTC; tables need InnoDB. A
+      deadlock, or a locked file of SQLite, repeats the transaction.
+
     Examples
     --------
     >>> gw.sinks.sql("sqlite:///totals.db", "by_plane", mode="upsert")

@@ -1,6 +1,6 @@
 """Features of Iceberg's format: a sink writes tables that have them, or refuses them at the start.
 
-The table in docs/guide/sinks.md says the same.
+The notes of `gw.sinks.iceberg` say the same.
 """
 
 from __future__ import annotations
