@@ -6,16 +6,20 @@ import collections
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import math
 import zoneinfo
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.rounds import rounds
 
+from godwit.values.checks import TypeChecker
 from godwit.values.codec import make_codec
+from godwit.values.types import describe
+from godwit.values.values import TaggedValues
 
 
 class Side(enum.Enum):
@@ -232,3 +236,69 @@ class Plain(msgspec.Struct):
 )
 def test_typed_state_comes_back_as_it_was(states: list[Plain]) -> None:
     assert identical(through(Plain, states), states)
+
+
+@dataclasses.dataclass
+class Noted:
+    """Has attributes beside its fields, at times."""
+
+    n: Any = 0
+    when: Any = None
+
+    @functools.cached_property
+    def text(self) -> str:
+        return str(self.n)
+
+
+def noted(n: Any, when: Any, asked: bool) -> Noted:
+    made = Noted(n, when)
+    assert not asked or made.text
+    return made
+
+
+RECORDS: dict[type, st.SearchStrategy[Any]] = {
+    Point: st.builds(Point, VALUES, VALUES),
+    Pair: st.builds(Pair, VALUES, VALUES),
+    LongLeg: st.builds(LongLeg, st.floats() | st.integers(), VALUES, st.none() | st.dates()),
+    Noted: st.builds(noted, VALUES, DATETIMES, st.booleans()),
+}
+
+
+@PROFILE
+@given(
+    data=st.sampled_from(sorted(RECORDS, key=str)).flatmap(
+        lambda cls: st.tuples(st.just(cls), st.lists(RECORDS[cls], min_size=1, max_size=4))
+    ),
+    others=st.lists(VALUES, max_size=1),
+)
+def test_many_records_are_written_and_read_as_one_at_a_time(
+    data: tuple[type, list[Any]], others: list[Any]
+) -> None:
+    cls, records = data
+    values = TaggedValues({c.__name__: c for c in [*CLASSES, Noted]})
+    blobs = list(map(values.encode, [*records, *others]))
+    assert values.encode_all([*records, *others]) == blobs
+    assert identical(values.decode_all(blobs, cls), list(map(values.decode, blobs)))
+
+
+TYPES: list[Any] = [
+    *(int, float, str | None, bool | float | dt.date, list[int], dict[str, float]),
+    *(dict[Any, Pair | None], tuple[int, str], set[str], Literal[1, "a"], Point, LongLeg, Order),
+    *(list[Order] | Level | None, collections.deque[Any], complex),
+]
+
+
+@PROFILE
+@given(
+    hint=st.sampled_from(TYPES),
+    values=st.lists(
+        VALUES
+        | st.lists(st.integers() | st.text(max_size=2), max_size=3)
+        | st.tuples(st.integers(), st.integers() | st.text(max_size=2)),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_values_fit_a_type_at_once_only_if_each_does(hint: Any, values: list[Any]) -> None:
+    fits = TypeChecker(describe(hint, CLASSES))
+    assert fits.all(values) == all(map(fits, values))

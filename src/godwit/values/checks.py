@@ -12,6 +12,8 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
+import operator
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from godwit.model.signatures import awaiting_hint
 from godwit.values.types import COLLECTIONS, MAPPINGS, SCALARS, fields_of, is_record, node_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from godwit.values.types import Described
 
@@ -124,6 +126,30 @@ def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
     return record
 
 
+def maker_of(cls: Any) -> Callable[[tuple[Any, ...]], Any] | None:
+    """Return a function that makes records of a class of the values of all fields, as `rebuilt`.
+
+    ``None`` if that runs code of the class.
+    """
+    if runs_code(cls):
+        return None
+    if issubclass(cls, tuple):
+        return functools.partial(tuple.__new__, cls)
+    names = fields_of(cls)
+    if issubclass(cls, msgspec.Struct):
+        return lambda values: cls(**dict(zip(names, values, strict=True)))
+    new, assign = functools.partial(object.__new__, cls), object.__setattr__
+
+    def make(values: tuple[Any, ...]) -> Any:
+        """Make a dataclass's instance."""
+        record = new()
+        for name, value in zip(names, values, strict=True):
+            assign(record, name, value)
+        return record
+
+    return make
+
+
 def runs_code(cls: Any) -> bool:
     """Return whether `rebuilt` runs methods of a class, which may raise or change fields."""
     if not is_record(cls):
@@ -164,6 +190,7 @@ def check_attributes(value: Any, fields: Sequence[str]) -> None:
 
 
 _DEEPEST = 40
+_DEEPEST_AT_ONCE = 8
 _SCALAR_TYPES = {name: kind for kind, name in SCALARS.items()}
 _SCALAR_TYPES_ACCEPTED: dict[str, Any] = {
     **_SCALAR_TYPES,
@@ -258,6 +285,11 @@ def _parts_with_steps(value: Any) -> Iterator[tuple[str, Any]]:
             yield "{}", item
 
 
+def _are_subclasses(kinds: set[type], classes: Any) -> bool:
+    """Return whether all of `kinds` are subclasses of a class, or of one of several."""
+    return all(issubclass(kind, classes) for kind in kinds)
+
+
 class TypeChecker:
     """Check of values against a declared type.
 
@@ -267,18 +299,104 @@ class TypeChecker:
     def __init__(self, described: Described) -> None:
         self._type = described.schema["type"]
         self._schema, self._classes = described.schema["classes"], described.classes
-        kind = self._type if isinstance(self._type, str) else self._type["kind"]
-        parts = [] if isinstance(self._type, str) else [self._type.get(p) for p in ("key", "of")]
-        # For a plain `dict` or `list`, the class alone is checked.
-        self._plain_type = _CONTAINERS.get(kind) if {*map(str, parts)} <= {"any", "None"} else None
 
     def __call__(self, value: Any) -> bool:
         """Return whether all of a value fits."""
-        return type(value) is self._plain_type or self.misfit(value, self._type) is None
+        return self.misfit(value, self._type) is None
 
     def all(self, values: Sequence[Any]) -> bool:
         """Return whether all values fit the declared type."""
-        return set(map(type, values)) == {self._plain_type} or all(map(self, values))
+        return self._surely_fit(values, self._type) or all(map(self, values))
+
+    def _surely_fit(self, values: Collection[Any], node: Any, depth: int = 0) -> bool:
+        """Return whether values fit a type, looking at the classes of all of them at once.
+
+        False also if that does not tell.
+        """
+        if not values or node == "any":
+            return True
+        if depth > _DEEPEST_AT_ONCE:  # values may contain themselves
+            return False
+        kinds, deeper = set(map(type, values)), depth + 1
+        if isinstance(node, str):
+            return _are_subclasses(kinds, _SCALAR_TYPES_ACCEPTED[node])
+        kind = node["kind"]
+        if kind == "union":
+            return self._surely_fit_union(values, kinds, node["of"], deeper)
+        if kind == "literal":
+            return False
+        if kind == "class":
+            return self._surely_fit_class(values, kinds, node["name"], deeper)
+        if kind == "fixed":
+            parts = node["of"]
+            return (
+                _are_subclasses(kinds, tuple)
+                and set(map(len, values)) == {len(parts)}
+                and all(
+                    self._surely_fit([value[place] for value in values], part, deeper)
+                    for place, part in enumerate(parts)
+                )
+            )
+        if not _are_subclasses(kinds, _CONTAINERS[kind]):
+            return False
+        if "key" not in node:
+            return node["of"] == "any" or self._surely_fit(
+                list(itertools.chain.from_iterable(values)), node["of"], deeper
+            )
+        return all(
+            part == "any"
+            or self._surely_fit(list(itertools.chain.from_iterable(parts)), part, deeper)
+            for part, parts in (
+                (node["key"], values),
+                (node["of"], (value.values() for value in values)),
+            )
+        )
+
+    def _surely_fit_union(
+        self, values: Collection[Any], kinds: set[type], parts: Any, depth: int
+    ) -> bool:
+        """Return whether values fit a union: its scalars, and besides these another part of it."""
+        scalars = {
+            kind
+            for kind in kinds
+            for part in parts
+            if isinstance(part, str) and issubclass(kind, _SCALAR_TYPES_ACCEPTED[part])
+        }
+        if scalars == kinds:
+            return True
+        rest = [value for value in values if type(value) not in scalars]
+        return any(
+            self._surely_fit(rest, part, depth) for part in parts if not isinstance(part, str)
+        )
+
+    def _surely_fit_class(
+        self, values: Collection[Any], kinds: set[type], name: str, depth: int
+    ) -> bool:
+        """Return whether values fit a record, enum or typed dict."""
+        cls, described = self._classes[name], self._schema[name]
+        if described["kind"] == "typeddict":
+            fields = described["fields"]
+            return (
+                _are_subclasses(kinds, dict)
+                and all(map(fields.keys().__ge__, [value.keys() for value in values]))
+                and all(
+                    self._surely_fit(
+                        [value[field] for value in values if field in value],
+                        declared["type"],
+                        depth,
+                    )
+                    for field, declared in fields.items()
+                )
+            )
+        return _are_subclasses(kinds, cls) and (
+            issubclass(cls, enum.Enum)
+            or all(
+                self._surely_fit(
+                    list(map(operator.attrgetter(field), values)), declared["type"], depth
+                )
+                for field, declared in described["fields"].items()
+            )
+        )
 
     def explain(self, value: Any) -> str:
         """Return the first misfit of a value as text, such as ``.n is 'x', declared as int``."""

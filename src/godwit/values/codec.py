@@ -48,6 +48,7 @@ from godwit.values.checks import (
     is_same,
     runs_code,
 )
+from godwit.values.record_columns import join_blobs
 from godwit.values.types import (
     Described,
     UndescribableError,
@@ -269,7 +270,7 @@ class MsgpackCodec:
         try:
             if self._native:
                 return self._decode_native(blobs)
-            states: list[Any] = self._tagged.decode(_join_blobs(blobs))
+            states = self._tagged.decode_all(blobs, self._root)
         except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
             return apply_each(self._decode_one, blobs)
         if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
@@ -335,7 +336,7 @@ class MsgpackCodec:
 
     def _decode_native(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
         """Decode states of the native form, all at once."""
-        return self._decode_list(_join_blobs(blobs))
+        return self._decode_list(join_blobs(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
         """Encode one state: in the native form if that decodes to an equal state, else tagged."""
@@ -399,11 +400,6 @@ def _check_same(state: Any, read: Any) -> None:
     """Raise if a state was decoded to another value (`read`)."""
     if not is_same(state, read):
         raise UnsupportedValueError(f"it is decoded as another value, {read!r:.100}")
-
-
-def _join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
-    """Join encoded states into one msgpack array, which is decoded by one call."""
-    return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
 
 
 def make_state(operator: str, state_type: Any) -> Any:

@@ -14,6 +14,7 @@ State of a key as text, for people, from its bytes alone.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime as dt
 import decimal
 import enum
@@ -32,6 +33,7 @@ from godwit.values.checks import (
     rebuilt,
     short_repr,
 )
+from godwit.values.record_columns import RecordColumns, join_blobs
 from godwit.values.types import fields_of, is_record
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ class TaggedValues:
             collections.Counter: functools.partial(self._pairs, _COUNTER),
         }
         self._names: dict[type, str] = {}
+        self._columns: dict[type, RecordColumns] = {}  # of records that came many at once
         for name, cls in self._classes.items():
             self._names[cls] = name
             if issubclass(cls, enum.Enum):
@@ -133,9 +136,16 @@ class TaggedValues:
             ) from error
 
     def encode_all(self, values: Sequence[Any]) -> list[bytes]:
-        """Encode many values; fast for dicts and lists of msgpack's own types."""
+        """Encode many values; fast for records, and dicts and lists of msgpack's own types."""
         leaves, kinds = self._leaves, set(map(type, values))
         plain = False
+        if len(kinds) == 1:
+            (cls,) = kinds
+            if is_record(cls) and cls in self._names:
+                with contextlib.suppress(Exception):  # then one by one, to report the cause
+                    return self._columns_of(cls).encode(
+                        self._names[cls], values, leaves, self._to_msgpack
+                    )
         if kinds == {dict}:
             plain = all(
                 _TEXT.issuperset(map(type, value)) and leaves.issuperset(map(type, value.values()))
@@ -226,7 +236,23 @@ class TaggedValues:
         contents = {field: self._to_msgpack(getattr(value, field)) for field in fields}
         return self._tagged(_RECORD, [name, contents])
 
+    def _columns_of(self, cls: type) -> RecordColumns:
+        """Return the encoding of many records of a class."""
+        columns = self._columns.get(cls)
+        if columns is None:
+            columns = self._columns[cls] = RecordColumns(cls, _RECORD, self._read_extension)
+        return columns
+
     # -- reading ------------------------------------------------------------------------------
+
+    def decode_all(self, blobs: Sequence[bytes | memoryview], cls: Any = object) -> list[Any]:
+        """Decode many values; fast for records of class `cls`."""
+        if is_record(cls):
+            names = {name for name, named in self._classes.items() if named is cls}
+            with contextlib.suppress(Exception):  # then as values of any class
+                return self._columns_of(cls).decode(names, blobs)
+        values: list[Any] = self.decode(join_blobs(blobs))
+        return values
 
     def _read_extension(self, code: int, data: memoryview) -> Any:
         """Return the value of a msgpack extension with a code."""

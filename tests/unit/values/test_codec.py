@@ -11,7 +11,7 @@ import math
 import pickle
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 from godwit.values.changes import read_plain
-from godwit.values.checks import UnencodableError, is_same
+from godwit.values.checks import TypeChecker, UnencodableError, is_same
 from godwit.values.codec import (
     Codec,
     PickleCodec,
@@ -27,7 +27,7 @@ from godwit.values.codec import (
     is_immutable,
     make_codec,
 )
-from godwit.values.values import state_as_json
+from godwit.values.values import TaggedValues, state_as_json
 
 
 class Book(msgspec.Struct):
@@ -454,6 +454,38 @@ def test_what_a_codec_writes_it_reads_as_what_it_was(state_type: Any, state: Any
     assert all(map(is_same, read, states))
     (one,) = codec.decode(views(codec.encode([state])))
     assert is_same(one, state)
+
+
+class Sums(NamedTuple):
+    n: int = 0
+    s: float = 0.0
+
+
+@dataclasses.dataclass
+class Seen:
+    first: dt.datetime | None = None
+    kinds: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
+@pytest.mark.parametrize(
+    "states", [[Sums(1, 2), Sums(2, 3.0)], [Seen(dt.datetime(2024, 5, 1, tzinfo=dt.UTC)), Seen()]]
+)
+def test_states_of_one_class_are_written_and_read_all_at_once(
+    states: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = make_codec("o", "msgpack", type(states[0]))
+    assert codec.describe()["form"] == "tagged"
+    for one_at_a_time in ("encode", "_read_record"):
+        monkeypatch.delattr(TaggedValues, one_at_a_time)
+    monkeypatch.setattr(TypeChecker, "misfit", None)
+    read = codec.decode(views(codec.encode(states)))
+    assert all(map(is_same, read, states))
+
+
+def test_a_field_that_an_older_record_lacks_has_its_default() -> None:
+    older = TaggedValues({"Sums": collections.namedtuple("Older", ["n"])})  # noqa: PYI024
+    blobs = [older.encode(older._classes["Sums"](7))]
+    assert make_codec("o", "msgpack", Sums).decode(views(blobs)) == [Sums(7, 0.0)]
 
 
 def test_a_tagged_state_among_native_ones_is_shown_and_read_without_its_classes() -> None:
