@@ -50,6 +50,32 @@ def avro(
         If `schema` is not an Avro schema of a record, or a field has a type that no column has:
         null, a union of several types, a record that contains itself, a decimal of over 38 digits.
 
+    Notes
+    -----
+    - ``boolean``, ``int``, ``long``, ``float``, ``double``, ``string``, ``bytes``: ``boolean``,
+      ``int``, ``bigint``, ``float``, ``double``, ``string``, ``binary``
+    - ``enum``, ``fixed``: ``string``, ``binary``
+    - ``decimal`` in bytes or fixed: ``decimal``, of at most 38 digits
+    - ``uuid`` in string or fixed(16): ``string``, in lower case with hyphens
+    - ``date``, ``time-millis``, ``time-micros``: ``date``, and times of day in the same unit
+    - ``timestamp-millis``, ``-micros``, ``local-timestamp-millis``, ``-micros``: timestamps in UTC,
+      or without a time zone, in the same unit
+    - ``timestamp-nanos``, ``local-timestamp-nanos``: ``bigint``, the number of nanoseconds
+    - ``duration``: ``binary``, 12 bytes
+    - ``array``, ``map``, ``record``: ``array``, ``map``, ``struct``, with the same rules for their
+      content
+    - a union of ``null`` and one type: the column of that type, null for ``null``
+
+    - Promotions, aliases and defaults follow the specification. A logical type that does not fit
+      its type, or is not known, is ignored.
+    - If both schemas have a logical type, the writer's unit and scale say what the number means.
+      More precise times are cut to the reader's unit; a decimal with digits that the reader's scale
+      lacks is unreadable.
+    - A record, enum or fixed of another name is unreadable, unless the reader's schema has that
+      name as an alias.
+    - A reader's schema with the type ``null``, a union of several types, or a record that contains
+      itself is refused: leave the field out. Messages may have such fields.
+
     Examples
     --------
     >>> plane = {"type": "record", "name": "Plane", "fields": [{"name": "seats", "type": "int"}]}
@@ -88,6 +114,12 @@ def protobuf(
     ------
     InvalidFlowError
         If protobuf is not installed, or the message is not found.
+
+    Notes
+    -----
+    **Protobuf.** A field that a message lacks is null if it has presence, and the default of its
+    type otherwise. Values of an enum are names. ``google.protobuf.Timestamp`` is a timestamp in
+    UTC, cut to microseconds. Unknown fields are ignored.
 
     Examples
     --------
