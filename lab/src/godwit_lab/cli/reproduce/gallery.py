@@ -33,9 +33,10 @@ _HEAD = """\
 
 Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Seeds are fixed; times are
 of the machine at hand. A figure runs on Spark, in one process, in the [simulator](simulator.md), or
-by planners on arrays. A row of its table is a clause of the paper's claim, or a condition of ours,
-with the number that decides it, and ours. A figure agrees only if all hold; those marked * decide:
-without them it does not agree. The papers are in the [bibliography](../../docs/bibliography.md).
+by planners on arrays. Each line is a clause of the paper's claim, or a condition of ours: our
+number, its bound, and what is measured; in bold if it fails. A figure agrees only if all hold;
+those with * decide: without them it does not agree. The [bibliography](../../docs/bibliography.md)
+has the papers.
 
 """
 
@@ -142,26 +143,29 @@ def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dic
     workload = _once(" ".join([figure.workload, *notes]), entry.name, seen)
     lines[-1] += f" **{str(result.verdict).capitalize()}.**{why}"
     lines += ["", f"Here: {workload}", "", _picture(entry, beside)]
-    lines += ["", "| claim | condition | ours |", "|---|---|---|"]
-    before = ""
+    said: dict[str, list[str]] = {}
     for clause, check in zip(figure.clauses, result.checks, strict=True):
-        says, before = "" if clause.says == before else clause.says, clause.says
-        lines.append(f"| {says} | {_condition(clause, check)} | {_outcome(check)} |")
-    return "\n".join([*lines, "", ""])
+        said.setdefault(clause.says, []).append(_number(clause, check))
+    return "\n".join(
+        [*lines, "", *(f"- {says}: {'; '.join(n)}" for says, n in said.items()), "", ""]
+    )
 
 
-def _condition(clause: Clause, check: Check) -> str:
-    """Return the condition that decides a clause, or why nothing does."""
+def _number(clause: Clause, check: Check) -> str:
+    """Return our number beside its bound, and what it is; bold if the condition does not hold."""
     if check.unchecked:
-        return f"*not checked*: {check.unchecked}"
-    return f"{'* ' if check.decisive else ''}{clause.what} {check.expected}"
-
-
-def _outcome(check: Check) -> str:
-    """Return our number, with the paper's; marked if the condition does not hold."""
-    paper = "" if check.paper is None else f" (paper {shown(check.paper)})"
-    ours = f"{shown(check.ours, check.unit)}{paper}".strip()
-    return ours if check.holds or check.unchecked else f"{ours} **fails**".strip()
+        return f"**not checked**: {check.unchecked}"
+    star = " *" if check.decisive else ""
+    if check.ours is None:
+        return f"**no number**{star} ({clause.what})"
+    ours, paper = (
+        shown(check.ours),
+        f"; paper {shown(check.paper)}" if check.paper is not None else "",
+    )
+    if check.holds:
+        return f"{ours} {check.expected}{star} ({clause.what}{paper})"
+    opposite = check.expected.replace("≤", ">").replace("≥", "<")
+    return f"**{ours} {opposite}**{star} ({clause.what}{paper})"
 
 
 def _once(text: str, name: str, seen: dict[str, str]) -> str:
