@@ -112,6 +112,21 @@ class Output(Generic[E]):
         longest window, which suits any time within a window (0 suits the window's end); required
         over sessions, which have no maximum length.
 
+    Notes
+    -----
+    Event times of results, and how far these may be behind the watermark:
+
+    - windows and sessions by ``compute``: ``window_end``; 0
+    - windows, by another column or a function: the column of `event_time` or of ``time=``; `slack`,
+      by default the longest window
+    - sessions, by another column or a function: the column of `event_time`; `slack`, required
+    - ``process`` of a keyed stream: the column of `event_time`, else that of the source; `slack`
+    - ``join``: that of the left row; as far as the interval of the join reaches
+    - ``drop_duplicates``: that of the row; 0
+    - ``join_newest``, the time of the right row: the column of ``time=``; ``within=``, required
+
+    A flow is refused if Godwit cannot bound how far results may be behind the watermark.
+
     Examples
     --------
     >>> columns = "plane string, landed timestamp"

@@ -443,6 +443,27 @@ class LogicalFlow:
             If the name is taken, `sink` is not a sink, or the stream has no such function, or one
             whose errors are diverted already.
 
+        Notes
+        -----
+        A failure undoes, by the kind of the function:
+
+        - ``process``: the call for one key: its state, timers and emitted rows are as before it.
+          With ``order="event_time"`` only the call of that event time. A row that does not fit
+          ``row=`` is diverted alone. If an emitted row does not fit ``output=``, all calls for the
+          key in the epoch are undone
+        - ``timers=``: the call of one timer; the timer is gone. The sink gets a row whose ``row``
+          is empty
+        - an ``async def``: the same, after the retries
+        - ``transform_with_state``: the call of ``handleInputRows`` for one key, or of
+          ``handleExpiredTimer`` for one timer. Attributes of the processor stay as the call left
+          them
+        - ``apply_in_pandas_with_state``: the call for one key; if it has timed out, its time-out is
+          gone
+        - ``window(...).process``: the call for one window; the rows of the window are diverted
+        - ``process_batch``, ``map`` over Arrow tables: the function is called again for half of the
+          keys or rows, and so on, until single ones fail; after 1,000 calls per table the rest is
+          diverted together
+
         Examples
         --------
         >>> def count(key, rows, seen: gw.types.State[int]):

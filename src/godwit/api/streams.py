@@ -815,6 +815,23 @@ class KeyedStream:
             If the function is not callable, state or output are left out or not valid, options
             contradict each other, or another operator has the same name.
 
+        Notes
+        -----
+        Types of fields of the classes of `row` and `output`, and of their columns:
+
+        - ``bool``, ``int``, ``float``, ``str``, ``bytes``: boolean, bigint, double, string, binary
+        - ``date``, ``datetime``, ``timedelta``, ``Decimal``: date, timestamp, interval,
+          ``decimal(38, 18)``
+        - an enumeration or ``Literal[...]`` of text or of whole numbers: string, bigint
+        - ``list[T]``, ``tuple[T, ...]``, ``set[T]``: ``array<T>``
+        - another dataclass or ``msgspec.Struct``: ``struct<...>``
+        - ``T | None``: the column of ``T``, which may be null
+        - ``Annotated[Decimal, "decimal(10, 2)"]``, ``Annotated[int, "int"]``: the type in the
+          annotation
+
+        A field of ``row=`` accepts columns of the same kind with any width; a ``float`` field also
+        integers.
+
         Examples
         --------
         >>> def count(key, rows, seen: gw.types.State[int]):

@@ -295,6 +295,22 @@ class Flow(LogicalFlow):
         EpochFailedError
             If fewer than `executors` executors have registered in time.
 
+        Notes
+        -----
+        Rows of ``initial`` have the key columns and, by operator:
+
+        - ``compute``: the results, where a result is its own state (``sum``, ``count``, ``min``,
+          ``max``); else its parts, such as ``mean__sum`` and ``mean__count``
+        - windows: ``window_start`` and ``window_end``, or ``pane``, and as ``compute``
+        - sessions: ``window_start`` and ``window_end``, or ``first`` and ``last``, and as
+          ``compute``
+        - ``drop_duplicates``: none; with ``within=``: ``seen``, the event time of the row that has
+          passed
+        - ``join``: ``side`` (0: left, 1: right), ``moment``, and the columns of the side
+        - ``process``: ``value`` (a class is a struct of its fields), or ``state`` as JSON text;
+          ``timers`` (a list of times); ``expires``
+        - named states: operator → state → rows with ``value``: a value, a list, or a map
+
         Examples
         --------
         >>> more, counted = gw.sources.memory("origin string"), gw.sinks.memory()

@@ -88,6 +88,29 @@ def delta(
     SinkError
         If deltalake is not installed, or an option is wrong.
 
+    Notes
+    -----
+    ``partition_by=`` names the partition columns of a new table. Partition values are stored as
+    text:
+
+    - text, integers, dates, booleans, floats, timestamps, decimals without a scale: written
+    - decimals with a scale, binary, nested types: the table is refused: not all of their values can
+      be read back
+    - empty text, and the text ``__HIVE_DEFAULT_PARTITION__``: the row is rejected: readers would
+      take the value for null
+    - a value whose directory ``column=value``, in the encoding of URLs, has more than 255 bytes;
+      also a float such as 1e300: the row is rejected
+    - all columns of the rows, or a column twice; a name with a colon, a control character, or white
+      space at an end, or of more than 228 bytes: the table is refused
+
+    deltalake 1.6 cannot compact a partition whose text has ``~``. Timestamps with a time zone are
+    stored in UTC without a zone: read such tables in Spark with ``spark.sql.session.timeZone`` set
+    to UTC.
+
+    A path is a local path, or a URI such as ``s3://``, ``gs://``, ``abfss://``. deltalake cannot
+    open local paths with ``%`` and two hexadecimal digits, with ``[``, ``]``, ``^``, ``|`` or a
+    backslash, or with control characters: they are refused.
+
     Examples
     --------
     >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")

@@ -90,6 +90,24 @@ def iceberg(
         is dropped or promoted to another type meanwhile; if the table is encrypted, has equality
         deletes, or data files in ORC or Avro.
 
+    Notes
+    -----
+    - **Roll-backs.** If the table is rolled back, or its branch set to another snapshot, a source
+      of changes reads the difference, as long as both snapshots exist. A source of rows fails. A
+      table that was dropped and created again is refused.
+    - **Limits.** An epoch may end within a snapshot, with ``whole_snapshots=True`` only between
+      snapshots. In each snapshot deleted rows come first.
+    - **Columns** have the ids of the table's newest schema, so those renamed, moved, added or
+      promoted before the start are right in old files, too. While a query runs, a renamed column
+      keeps its name, and an added one is not read (``SourceReported``). A column that is dropped or
+      promoted then ends the query, and a start reads it as it is.
+    - **Formats.** Versions 1 to 3, also with default values, partitions that change, and files
+      without field ids (name mapping). Data files must be in Parquet; ORC, Avro and encrypted files
+      are refused. UUIDs are text, nanoseconds are cut to microseconds.
+    - *What it costs.* Each look for new rows loads the table's metadata. A snapshot is planned on
+      the driver; one with positional deletes reads all manifests of the table. Filters skip files
+      by partition and metrics.
+
     Examples
     --------
     >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "warehouse"}
