@@ -34,7 +34,7 @@ _HEAD = """\
 Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Seeds are fixed; times are
 of the machine at hand. A figure runs on Spark, in one process, in the [simulator](simulator.md), or
 by planners on arrays. Each line is a clause of the paper's claim, or a condition of ours: our
-number, its bound, and what is measured; in bold if it fails. A figure agrees only if all hold;
+number, its bound, and its meaning; in bold if it fails. A figure agrees only if all hold;
 those with * decide: without them it does not agree. The [bibliography](../../docs/bibliography.md)
 has the papers.
 
