@@ -139,7 +139,8 @@ def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dic
         lines += ["", f"**Not run** for this page; `godwit reproduce {entry.name}` runs it.", ""]
         return "\n".join(lines) + "\n"
     why = f" {_once(figure.reason, entry.name, seen)}" if figure.reason else ""
-    notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
+    new = (note for note in result.notes if seen.setdefault(note, entry.name) == entry.name)
+    notes = [f"{note[0].upper()}{note[1:]}." for note in new]
     workload = _once(" ".join([figure.workload, *notes]), entry.name, seen)
     lines[-1] += f" **{str(result.verdict).capitalize()}.**{why}"
     lines += ["", f"Here: {workload}", "", _picture(entry, beside)]
