@@ -135,7 +135,6 @@ class Clause:
     unit: str = ""
     paper: float | None = None  # number that the paper gives
     decisive: bool = False  # without it the figure does not agree, whatever else holds
-    measure: str = ""  # name in the table of numbers that the papers give; empty: not in it
     beyond: bool = False  # not the paper's: something of Godwit's that must hold besides
 
     def check(self, data: Data) -> Check:
@@ -158,7 +157,6 @@ class Clause:
             paper=self.paper,
             unit=self.unit,
             decisive=self.decisive,
-            measure=self.measure,
         )
 
 
@@ -168,7 +166,6 @@ class _About(TypedDict, total=False):
     unit: str
     paper: float | None
     decisive: bool
-    measure: str
     beyond: bool
 
 
@@ -221,7 +218,6 @@ class Check:
     paper: float | None = None
     unit: str = ""
     decisive: bool = False
-    measure: str = ""
     unchecked: str = ""
 
     @property

@@ -71,7 +71,7 @@ def page(beside: Path, entries: Sequence[Entry], papers: Mapping[str, Paper]) ->
         entry.name: None if entry.reason else read(beside / f"{_name(entry)}.json", entry)
         for entry in entries
     }
-    text = [_HEAD, _totals_text(entries, results), _measured(results)]
+    text = [_HEAD, _totals_text(entries, results)]
     earlier = [name for name, result in results.items() if result and not result.scripts]
     if earlier:
         names = ", ".join(earlier)
@@ -108,20 +108,6 @@ def _totals_text(entries: Sequence[Entry], results: Mapping[str, Result | None])
         f"{len(checks)} clauses {unchecked} are not checked."
     )
     return text + (f" {waiting} were not run for this page.\n\n" if waiting else "\n\n")
-
-
-def _measured(results: Mapping[str, Result | None]) -> str:
-    """Return a table of the numbers that the papers give, and ours."""
-    lines = ["| number | paper | ours |", "|---|---|---|"]
-    lines += [
-        f"| [{check.measure}](#{name.replace('/', '')}) | "
-        f"{shown(check.paper, check.unit) or 'a figure only'} | {shown(check.ours, check.unit)} |"
-        for name, result in results.items()
-        if result is not None
-        for check in result.checks
-        if check.measure
-    ]
-    return "## Numbers that the papers give\n\n" + "\n".join(lines) + "\n\n"
 
 
 def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dict[str, str]) -> str:

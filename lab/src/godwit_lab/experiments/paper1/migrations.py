@@ -361,7 +361,6 @@ def _noise(data: Data) -> float:
             unit="ms",
             paper=2.0,
             decisive=True,
-            measure="time of SSM, m = 64",
         ),
         at_most(
             "rounds differ by less than the growth that is looked for",

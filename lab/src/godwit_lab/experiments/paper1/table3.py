@@ -59,21 +59,21 @@ _LESS = at_most("the alternative moves less than single-step migration", "ratio"
                 decisive=True)  # fmt: skip
 
 
-def _sequence(measure: str = "") -> Clause:
+def _sequence() -> Clause:
     return at_most("an alternative that moves 5 first moves 5 + 4 = 9", "planned at once, not more",
-                   _tasks(_OMS), 9.0, unit="tasks", paper=9.0, measure=measure)  # fmt: skip
+                   _tasks(_OMS), 9.0, unit="tasks", paper=9.0)  # fmt: skip
 
 
-def _single(measure: str = "") -> Clause:
+def _single() -> Clause:
     return at_most("single-step migration moves 4 + 6 = 10 tasks", "ours, not more", _tasks(_SSM),
-                   10.0, unit="tasks", paper=10.0, measure=measure)  # fmt: skip
+                   10.0, unit="tasks", paper=10.0)  # fmt: skip
 
 
 @figure(
     title="A sequence of migrations, planned at once or step by step",
     clauses=(
-        _single("table 3: tasks moved single-step"),
-        _sequence("table 3: tasks moved by a planned sequence"),
+        _single(),
+        _sequence(),
         _LESS,
     ),
     workload="The paper's: 20 equal tasks, τ = 0.4, 13 and 7 on two nodes, then 3 nodes, then 4.",

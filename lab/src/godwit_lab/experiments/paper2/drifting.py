@@ -154,9 +154,9 @@ def play_limits(run: FigureRun) -> list[Row]:
     title="Load distance over time",
     clauses=(
         at_most("the MILP stays below 1 % load distance", "largest", _distance("MILP", np.max),
-                1.0, unit="%", paper=1.0, decisive=True, measure="load distance of the MILP"),
+                1.0, unit="%", paper=1.0, decisive=True),
         at_least("Flux fluctuates up to 7 %", "largest", _distance("Flux", np.max), 5.0, unit="%",
-                 paper=7.0, measure="load distance of Flux on the same loads"),
+                 paper=7.0),
         at_least("Flux fluctuates up to 7 %", "deviation over that of the MILP",
                  lambda data: _distance("Flux", np.std)(data) / _distance("MILP", np.std)(data),
                  2.0),

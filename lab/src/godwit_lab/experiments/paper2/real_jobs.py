@@ -248,17 +248,16 @@ _TEN = at_most("ALBIC migrates 10 key groups a period", "most",
                unit="migrations", paper=10.0)  # fmt: skip
 
 
-def _collocated(percent: float, says: str, title: str) -> Clause:
+def _collocated(percent: float, says: str) -> Clause:
     """Return the clause that the traffic is collocated that can be."""
     return at_least(says, "in the end", _end("ALBIC", "collocation_percent"), 0.9 * percent,
-                    unit="%", paper=percent, measure=f"{title}: collocated traffic")  # fmt: skip
+                    unit="%", paper=percent)  # fmt: skip
 
 
-def _halved(says: str, most: float, title: str) -> Clause:
+def _halved(says: str, most: float) -> Clause:
     """Return the clause that collocation lowers the load."""
     return at_most(says, "CPU of an epoch in the last quarter over that in the first", _load, most,
-                   paper=0.5 if most < 0.9 else None,
-                   measure=f"{title}: load once collocated")  # fmt: skip
+                   paper=0.5 if most < 0.9 else None)  # fmt: skip
 
 
 def _figure(job: int, clauses: tuple[Clause, ...], workload: str) -> Figure:
@@ -293,8 +292,8 @@ figure12 = _figure(
     (
         _REACHES,
         _GRADUALLY,
-        _collocated(100.0, "which is full collocation", "Real Job 2"),
-        _halved("it halves the load", 0.6, "Real Job 2"),
+        _collocated(100.0, "which is full collocation"),
+        _halved("it halves the load", 0.6),
         _EVENER,
         _TEN,
         at_least("COLA nearly 200", "mean of 200 key groups", _mean("COLA", "moves"), 150.0,
@@ -310,8 +309,8 @@ figure13 = _figure(
         _REACHES,
         _GRADUALLY,
         _collocated(50.0, "which is half of that of Real Job 2, since delays by route cannot be "
-                    "collocated with delays by airplane", "Real Job 3"),
-        _halved("the load falls, too", 0.9, "Real Job 3"),
+                    "collocated with delays by airplane"),
+        _halved("the load falls, too", 0.9),
         _EVENER,
         _TEN,
     ),
@@ -326,7 +325,7 @@ figure14 = _figure(
                  _end("COLA", "collocation_percent"), 0.9 * 61, unit="%", paper=61.0),
         _REACHES,
         _GRADUALLY,
-        _halved("and reduces the load index", 0.9, "Real Job 4"),
+        _halved("and reduces the load index", 0.9),
         at_most("it keeps a low load distance", "ratio of the means to COLA",
                 lambda data: _mean("ALBIC", "distance_percent")(data)
                 / _mean("COLA", "distance_percent")(data), 0.999),

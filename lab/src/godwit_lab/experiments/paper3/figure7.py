@@ -62,7 +62,7 @@ _ALL = ", ".join(map(str, _LENGTHS))
         at_most("windows of 5, 10, 15 and 20 minutes from partials of a minute take 86 partial "
                 "results for one hour where windows are built from windows", "partials",
                 lambda data: data.one("partials", windows=_ALL, way="efficient"), 86.0, paper=86.0,
-                decisive=True, measure="partials consolidated for one hour"),
+                decisive=True),
         at_least("and 240 where they are not", "partials",
                  lambda data: data.one("partials", windows=_ALL, way="naive"), 240.0, paper=240.0),
         at_most("a running stream takes no more", "partials, most of epochs of 1 to 60 minutes",

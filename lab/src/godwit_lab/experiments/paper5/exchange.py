@@ -141,9 +141,7 @@ def _late_s(policy: str) -> Callable[[Data], float]:
             at_least("both executor-centric policies have about twice the throughput of the others",
                      f"{policy} over the better of the others",
                      lambda data, policy=policy: _rate(policy)(data)
-                     / max(_rate(other)(data) for other in _OTHERS), 1.8, paper=2.0,
-                     measure="exchange: throughput over static and resource-centric"
-                     if policy == _OURS else "")
+                     / max(_rate(other)(data) for other in _OTHERS), 1.8, paper=2.0)
             for policy in (_OURS, _NAIVE)
         ),
         *(

@@ -129,14 +129,13 @@ def _naive_over(what: str) -> Callable[[Data], float]:
     title="Naive scheduling of cores against Elasticutor's",
     clauses=(
         at_least("naive scheduling migrates 5 times as much state as Elasticutor's", "ratio",
-                 _naive_over("state migrated"), 13.9 / 2.4, paper=13.9 / 2.4, decisive=True,
-                 measure="state migrated, naive over ours"),
+                 _naive_over("state migrated"), 13.9 / 2.4, paper=13.9 / 2.4, decisive=True),
         at_least("and sends 10 times as much to remote cores", "ratio", _naive_over("remote data"),
-                 235.3 / 21.6, paper=235.3 / 21.6, measure="remote data, naive over ours"),
+                 235.3 / 21.6, paper=235.3 / 21.6),
         *(
             at_most(f"Elasticutor's {verb} {_PAPER['Elasticutor', what]} MB/s", what,
                     _here("Elasticutor", what), _PAPER["Elasticutor", what], unit="MB/s",
-                    paper=_PAPER["Elasticutor", what], measure=what)
+                    paper=_PAPER["Elasticutor", what])
             for what, verb in (("state migrated", "migrates"), ("remote data", "sends"))
         ),
         at_least("Elasticutor moves something", "state migrated",
@@ -195,13 +194,11 @@ def _ms(nodes: int) -> Callable[[Data], float]:
         at_least("throughput grows nearly linearly", "32 nodes over 8", _grown(32), 2.8,
                  decisive=True),
         at_least("66.6, 121.3 and 218.6 thousand rows a second on 8, 16 and 32 nodes",
-                 "16 nodes over 8", _grown(16), 121.3 / 66.6, paper=121.3 / 66.6,
-                 measure="throughput, 16 over 8 nodes"),
+                 "16 nodes over 8", _grown(16), 121.3 / 66.6, paper=121.3 / 66.6),
         at_least("66.6, 121.3 and 218.6 thousand rows a second on 8, 16 and 32 nodes",
-                 "32 nodes over 8", _grown(32), 218.6 / 66.6, paper=218.6 / 66.6,
-                 measure="throughput, 32 over 8 nodes"),
+                 "32 nodes over 8", _grown(32), 218.6 / 66.6, paper=218.6 / 66.6),
         at_most("scheduling takes 4.1 to 5.7 ms", "32 nodes, median", _ms(32), 5.7, unit="ms",
-                paper=5.7, measure="scheduling time on 32 nodes"),
+                paper=5.7),
         at_most("scheduling takes 4.1 to 5.7 ms", "8 nodes, median", _ms(8), 4.1, unit="ms",
                 paper=4.1),
     ),
