@@ -70,14 +70,18 @@ class FirstRows(KeyedOperator):
         by_arrival = pa.array(np.argsort(rows, kind="stable"))
         passed = data.rows.values.take(pa.array(rows))
         own = keys.take(pa.array(new))
+        output = merge_columns(own.take(by_arrival), passed.take(by_arrival), self.output)
+        expiries = self._expiries(passed)
+        stored = np.flatnonzero(expiries >= self._end(data.time))
         entries = pa.RecordBatch.from_arrays(
-            [column_of(self._expiries(passed), None, _MOMENT)], schema=self.schema.values
+            [column_of(expiries[stored], None, _MOMENT)], schema=self.schema.values
         )
-        return OperatorOutput(
-            output=merge_columns(own.take(by_arrival), passed.take(by_arrival), self.output),
-            groups=groups,
-            changed=changed_by_key(groups, new, own, entries),
-        )
+        changed = changed_by_key(groups, new[stored], own.take(pa.array(stored)), entries)
+        return OperatorOutput(output=output, groups=groups, changed=changed)
+
+    def _end(self, time: EpochTime) -> int:  # noqa: ARG002
+        """Return the first time at which a key expires that the batch does not forget."""
+        return _EPOCH
 
     def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the watermark by which each row's key is forgotten."""
@@ -152,12 +156,11 @@ class FirstRowsInTime(FirstRows):
         passed = super().process(data)
         if not self.needs_state(data.time):
             return passed
-        past = EntryRange(column=len(self.keys), end=max(data.time.until, _EPOCH) + 1)
+        past = EntryRange(column=len(self.keys), end=self._end(data.time))
         entries = data.state.scan(past)
         removed = np.ones(len(entries.hashes), np.bool_)
         if STATE in passed.changed:
             new = passed.changed[STATE][0]
-            new = new.take(np.flatnonzero(values_of(new.values.column(0)) >= past.end))
             entries = entries.followed_by(new)
             removed = np.concatenate([removed, np.zeros(len(new.hashes), np.bool_)])
         if not len(removed):
@@ -165,6 +168,13 @@ class FirstRowsInTime(FirstRows):
         groups = group_rows(entries.hashes, entries.keys, data.num_key_groups)
         changed = changed_by_key(groups, groups.of_row, entries.keys, entries.values, removed)
         return OperatorOutput(output=passed.output, groups=groups, changed=changed)
+
+    def _end(self, time: EpochTime) -> int:
+        """Return the first time after the watermark: Spark also forgets keys of the batch's rows.
+
+        Those are keys without an event time, since rows at the watermark are late.
+        """
+        return max(time.until, _EPOCH) + 1
 
     def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the watermark by which each row's key is forgotten."""

@@ -85,6 +85,15 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         ),
         "append",
     ),
+    "keys without an event time, forgotten at once": (
+        lambda s: (
+            s.withColumn("ts", sf.when(sf.col("n") != 3, sf.col("ts")))
+            .withWatermark("ts", "0 seconds")
+            .dropDuplicatesWithinWatermark(["n"])
+            .select("n", "ts")
+        ),
+        "append",
+    ),
     "windows of rows without duplicates": (
         lambda s: (
             _timed(s)
