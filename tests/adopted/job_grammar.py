@@ -545,7 +545,7 @@ def _single_of(draw: random.Random) -> tuple[str, str]:
 
 
 def _chain_of(draw: random.Random) -> tuple[str, str]:
-    """Draw an aggregate of an aggregate, with expressions between them."""
+    """Draw an aggregate of an aggregate, with expressions between them; see `_every_value`."""
     window = draw.choice(_WINDOWS[:4])
     text, results = _aggregate_of(draw, "{E}", window)
     between = _all_after(draw, results, window)
@@ -673,7 +673,17 @@ def draw_job(draw: random.Random) -> tuple[str, Case]:
     case = Case(
         build=_build_of(text, delay), streams=streams, mode=mode, parts=parts, settings=settings
     )
+    every = _every_value(text)
+    case.every_value = None if every is None else _build_of(every, delay)
     return f"{text} [{', '.join(notes)}]", case
+
+
+def _every_value(text: str) -> str | None:
+    """Return a chain's query with all values of its last column, if their order decides that."""
+    whole = re.sub(
+        r", (?:first|collect_list)\((x\d+)\) AS l\b", r", collect_list(struct(\1)) AS l", text
+    )
+    return None if whole == text else whole
 
 
 def _build_of(text: str, delay: str) -> Callable[..., DataFrame]:

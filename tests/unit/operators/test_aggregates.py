@@ -178,6 +178,22 @@ def test_one_value_has_no_sample_variance_but_a_population_variance_of_zero() ->
     assert results(gw.variance("v", population=True), column) == [0.0]
 
 
+@pytest.mark.parametrize("call", [gw.max, gw.min])
+@pytest.mark.parametrize("first", [0.0, -0.0])
+def test_an_extreme_that_is_zero_has_the_sign_of_the_first_zero(call: Any, first: float) -> None:
+    lesser = -1.0 if call is gw.max else 1.0
+    column = pa.array([lesser, first, None, -first, 0.0, -0.0])
+    assert str(results(call("v"), column)) == str([first])
+    bound = call("v").bind(pa.schema({"v": pa.float64()}))
+    group = np.zeros(1, np.int64)
+    states = [
+        bound.update(bound.create(1), group, pa.array([value])) for value in (lesser, first, -first)
+    ]
+    whole = bound.merge(bound.merge(*states[:2]), states[2])
+    later = bound.update(bound.merge(*states[:2]), group, pa.array([-first]))
+    assert {str(bound.finish(state).to_pylist()) for state in (whole, later)} == {str([first])}
+
+
 def test_nan_is_the_largest_value() -> None:
     column = pa.array([1.0, math.nan, math.nan, None])
     groups = [0, 0, 1, 1]

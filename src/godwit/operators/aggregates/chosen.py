@@ -64,8 +64,14 @@ class _PrimitiveExtreme(_Extreme):
         if mask is not None:
             groups, values = groups[mask], values[mask]
         extremes, seen = self._identity_where_null(states.column(0))
+        first = extremes.copy() if extremes.dtype.kind == "f" else None
         with np.errstate(invalid="ignore"):  # NaN is a value here
             self._extreme_of_two().at(extremes, groups, values)
+        if first is not None and not extremes.all():
+            rows = np.flatnonzero(values == 0)[::-1]  # the last that is written is the first row
+            zeros = np.zeros_like(extremes)
+            zeros[groups[rows]] = values[rows]
+            _keep_sign(extremes, np.where(first == 0, first, zeros))
         seen[groups] = True
         return self._to_state(extremes, seen)
 
@@ -74,6 +80,8 @@ class _PrimitiveExtreme(_Extreme):
         others, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
             chosen = self._extreme_of_two()(extremes, others)
+        if chosen.dtype.kind == "f":
+            _keep_sign(chosen, np.where(extremes == 0, extremes, others))
         return self._to_state(chosen, seen | others_seen)
 
     def _extreme_of_two(self) -> np.ufunc:
@@ -99,6 +107,11 @@ class _PrimitiveExtreme(_Extreme):
     def _to_state(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
         """Build states from values, null where `seen` is false."""
         return self.states(column_of(values, None if seen.all() else seen, self.output))
+
+
+def _keep_sign(extremes: npt.NDArray[Any], first: npt.NDArray[Any]) -> None:
+    """Give extremes that are zero the sign of the first zero, which NumPy leaves to the machine."""
+    np.copyto(extremes, first, where=extremes == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
