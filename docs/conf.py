@@ -227,7 +227,7 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def glossary_terms() -> set[str]:
     """Return the words that the glossary explains."""
-    rows = re.findall(r"^\| (\*\*.*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^- (\*\*.*?): ", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
     return {term for row in rows for term in re.findall(r"\*\*(.+?)\*\*", row)}
 
 
