@@ -94,6 +94,11 @@ def delta(
         version drops, renames or retypes a column that is read; if versions or files that were not
         read yet have been removed.
 
+    Notes
+    -----
+    Partition values that are timestamps without a zone are in UTC; binary ones are refused. In each
+    version deleted rows come first.
+
     Examples
     --------
     >>> gw.sources.delta("s3://bucket/orders", changes=True, keys="id")
