@@ -50,9 +50,8 @@ def iceberg(
         ``{"type": "rest", "uri": "https://..."}``. Passwords are not shown in errors or plans.
     mode
         ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. Of
-        changes of a table it also deletes rows. An upsert reads and rewrites all rows of the table
-        between the smallest and the largest key of the epoch. ``"changes"`` adds every change of a
-        table, with its column ``change``.
+        changes of a table it also deletes rows. An upsert rewrites the data files that have a key
+        of the epoch. ``"changes"`` adds every change of a table, with its column ``change``.
     keys
         Columns that identify a row in ``"upsert"``; by default those that identify a row of the
         result: the key columns, and the window. Two nulls are equal.
