@@ -101,8 +101,8 @@ def live_or_stopped(
 
     return (
         at_least(f"live migration reduces the response time around a migration{workers} by several "
-                 "orders of magnitude, against all nodes stopping, writing their state to a file "
-                 "server and reading it back", "stopped over live", gain, 100.0),
+                 "orders of magnitude, against all nodes stopping", "stopped over live", gain,
+                 100.0),
         at_least("by one order of magnitude", "stopped over live", gain, 10.0, decisive=True,
                  beyond=True),
         at_most("a live migration hardly shows", "response time over that before",

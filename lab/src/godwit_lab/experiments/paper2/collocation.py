@@ -154,8 +154,8 @@ def _lead(data: Data) -> np.ndarray:
               y_label="load distance (% of the mean)"),
     ),
     mechanism="the look at traffic (the MILP alone)",
-    reason="A quick run ends before ALBIC has moved everything that it would, 20 key groups a "
-    "period; it starts at random, the paper's from a state that is not given.",
+    reason="A quick run ends before ALBIC has moved everything that it would; it starts at "
+    "random, the paper's from a state that is not given.",
 )  # fmt: skip
 def figure10(run: FigureRun) -> FigureResult:
     rows: list[Row] = []

@@ -141,7 +141,7 @@ def solver_figure(executors: int, key_groups: int) -> Figure:
         ),
         mechanism="the MILP (Flux plans in its place)",
         reason="Half a second, the shortest time of a quick run, may be too short on a large "
-        "cluster with few migrations; then Flux's plan is as good or slightly better.",
+        "cluster with few migrations.",
     )  # fmt: skip
 
 

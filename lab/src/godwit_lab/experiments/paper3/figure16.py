@@ -88,11 +88,10 @@ def _speed_up(data: Data, column: str = "round_ms") -> float:
               y_label="median time of an epoch (ms)"),
     ),
     mechanism="fusion",
-    reason="Fusing saves serialisation, and there is little of it here: rows cross an exchange "
-    "in columns. Without Spark, an exchange takes 0.03 µs of CPU a row, and the four operators "
-    "0.3 µs (`python -m benchmarks.fusion --in-process`); the rest of an epoch is reading rows, "
-    "and Spark. In the paper's simple job an exchange costs 19 µs a row on a node: 512 s against "
-    "456 s for 18 million rows on six.",
+    reason="Fusing saves serialisation, of which there is little: rows cross an exchange in "
+    "columns. Without Spark, an exchange takes 0.03 µs of CPU a row, and the four operators 0.3 "
+    "µs (`python -m benchmarks.fusion --in-process`). In the paper's simple job an exchange "
+    "costs 19 µs a row on a node.",
 )  # fmt: skip
 def figure16(run: FigureRun) -> FigureResult:
     use_benchmarks()

@@ -122,8 +122,8 @@ _BASELINE, _PA, _COMM = SCORES
         Chart(x="operators", y="components", by="score", x_label="operators",
               y_label="components, mean"),
     ),
-    reason="COMM forms more components than PA, but the baseline leaves more than either: it grows "
-    "one component after the other, and a large one soon shares no attribute with its neighbours.",
+    reason="COMM forms more components than PA, but the baseline leaves more than either: its "
+    "first large component soon shares no attribute with its neighbours.",
 )  # fmt: skip
 def figure14(run: FigureRun) -> FigureResult:
     return FigureResult(rows=fuse(run))

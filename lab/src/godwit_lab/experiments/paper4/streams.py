@@ -247,8 +247,8 @@ def _apart(data: Data) -> float:
               y_label="variance of loads (rows²)", log_y=True),
     ),
     reason="The means can be equal only if no substream of the Zipf stream is larger than an "
-    "instance's share; with the exponent 1 the largest has twice of it, and the paper does not "
-    "give the exponent.",
+    "instance's share; with the exponent 1 the largest has twice of it. The paper does not give "
+    "the exponent.",
 )  # fmt: skip
 def figure2(run: FigureRun) -> FigureResult:
     streams = {"Gaussian-10": "gaussian", "Zipf-10": "zipf"}

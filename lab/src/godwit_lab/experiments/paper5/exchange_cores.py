@@ -202,11 +202,10 @@ def _ms(nodes: int) -> Callable[[Data], float]:
         at_most("scheduling takes 4.1 to 5.7 ms", "8 nodes, median", _ms(8), 4.1, unit="ms",
                 paper=4.1),
     ),
-    workload="Throughput: the exchange with more orders than the nodes can process, rows of the "
-    "paper's sizes on links of 1 Gbit/s, epochs of two seconds of work. The paper does not give "
-    "what operators cost: an order takes what 64 cores have for it at the paper's 66.6 thousand "
-    "a second, in equal parts for each row of an operator; so ratios are compared. Scheduling: "
-    "core allocation and assignment of twelve operators' executors, planners on arrays.",
+    workload="Throughput: the exchange with more orders than the nodes can process. The paper "
+    "does not give what operators cost: an order takes what 64 cores have for it at the paper's "
+    "66.6 thousand a second, in equal parts for each row of an operator; so ratios are compared. "
+    "Scheduling: core allocation and assignment for twelve operators, planners on arrays.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="nodes", y="thousand_rows_per_s", x_label="nodes",

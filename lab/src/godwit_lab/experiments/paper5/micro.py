@@ -330,9 +330,9 @@ def _used(system: str, row_ms: str) -> Callable[[Data], float]:
               y_label="throughput (1000 rows/s)", log_x=True, log_y=True)
         for row_ms in _ROW_MS
     ),
-    reason="Rows go from the task that reads them straight to the lane of their key group, on "
-    "whichever machine it is, without the paper's second hop. Executor-centric leaves the smallest "
-    "share because it is ahead with small rows: with 8 KB rows all three are nearly alike.",
+    reason="Rows go from the task that reads them straight to the lane of their key group, "
+    "without the paper's second hop. Executor-centric leaves the smallest share because it is "
+    "ahead with small rows.",
 )  # fmt: skip
 def figure8(run: FigureRun) -> FigureResult:
     def measure(row_ms: str, row_bytes: int, policy: str) -> Row:
