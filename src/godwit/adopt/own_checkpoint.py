@@ -6,6 +6,8 @@ import tempfile
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
+
 from godwit.adopt.targets import refused_setting
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.ownership import stored_identity
@@ -40,6 +42,8 @@ def chosen_checkpoint(
     raise refused_setting(
         "The query has no checkpointLocation.",
         'Set it, as in .option("checkpointLocation", "checkpoints/counts").',
+        AnalysisException,
+        "_LEGACY_ERROR_TEMP_1298",
     )
 
 

@@ -161,7 +161,7 @@ class SparkQuery(Query):
     def _as_godwit_error(self, error: BaseException) -> GodwitError:
         """Return the error that ended the query, which is a ``StreamingQueryException`` too."""
         failure = super()._as_godwit_error(error)
-        return as_spark_error(failure, StreamingQueryException, "STREAM_FAILED")
+        return as_spark_error(failure, StreamingQueryException, "STREAM_FAILED", "XXKST")
 
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Close the run, and remove a checkpoint that is temporary."""

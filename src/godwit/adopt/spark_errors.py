@@ -17,6 +17,7 @@ class _SparkError(PySparkException):
     """Answers of PySpark's errors, for an error that is of a class of Godwit's too."""
 
     condition: str
+    state: str | None
 
     def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
         GodwitError.__init__(self, message, remedy=remedy, **context)  # type: ignore[arg-type]
@@ -29,7 +30,7 @@ class _SparkError(PySparkException):
         ours: Any = self
         _, plain, spark = type(self).__bases__
         error = plain(ours.message, remedy=ours.remedy, **ours.context)
-        return as_spark_error, (error, spark, self.condition)
+        return as_spark_error, (error, spark, self.condition, self.state)
 
     @property
     def _desc(self) -> str:
@@ -45,29 +46,36 @@ class _SparkError(PySparkException):
         """None: the text has that of the causes."""
         return None
 
+    def getSqlState(self) -> str | None:  # noqa: N802  Spark's name
+        """Return the SQLSTATE that Spark's error has."""
+        return self.state
+
     def getMessage(self) -> str:  # noqa: N802  Spark's name
         """Return the text of the error."""
         return str(self)
 
 
 @cache
-def _both(kind: Any, spark: Any, condition: str) -> Any:
+def _both(kind: Any, spark: Any, condition: str, state: str | None) -> Any:
     """Return the class of errors of both kinds."""
-    named = {"condition": condition, "__module__": kind.__module__}
+    named = {"condition": condition, "state": state, "__module__": kind.__module__}
     return type(kind.__name__, (_SparkError, kind, spark), named)
 
 
 def as_spark_error(
-    error: GodwitError, spark: type[PySparkException], condition: str
+    error: GodwitError,
+    spark: type[PySparkException],
+    condition: str,
+    state: str | None = None,
 ) -> GodwitError:
     """Return an error with the class and text of `error` that is of a class of PySpark's too.
 
-    `condition`: name that PySpark's error has.
+    `condition`, `state`: name and SQLSTATE that PySpark's error has.
     """
     if isinstance(error, spark):
         return error
     kinds: Any = (type(error), spark)
-    kind = _both(*kinds, condition)
+    kind = _both(*kinds, condition, state)
     both: GodwitError = kind(error.message, remedy=error.remedy, **error.context)
     both.__cause__ = error.__cause__
     return both

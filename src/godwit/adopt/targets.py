@@ -7,7 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkValueError
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    PySparkValueError,
+)
 from pyspark.sql import functions as sf
 
 from godwit import sinks
@@ -44,9 +49,12 @@ class Target:
         """Return an option; raise `UnsupportedQueryError` if it is not set."""
         value = self.options.get(name.lower())
         if value is None:
+            message = f"The format {self.format!r} needs the option {name!r}."
+            remedy = f"Set it, as in {example}."
+            if name != "path":
+                raise refused_setting(message, remedy)
             raise refused_setting(
-                f"The format {self.format!r} needs the option {name!r}.",
-                f"Set it, as in {example}.",
+                message, remedy, IllegalArgumentException, "_LEGACY_ERROR_TEMP_2047"
             )
         return value
 
@@ -80,13 +88,25 @@ class Target:
                 "which later rows replace earlier ones.",
                 f"Use {' or '.join(f'outputMode({mode!r})' for mode in modes)}, or "
                 "foreachBatch(...).",
+                AnalysisException,
+                "STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
+                "42KDE",
             )
 
 
-def refused_setting(message: str, remedy: str) -> GodwitError:
-    """Return the `UnsupportedQueryError` that a setting of a writer cannot be adopted."""
+def refused_setting(
+    message: str,
+    remedy: str,
+    spark: type[PySparkException] = PySparkValueError,
+    condition: str = "UNSUPPORTED_OPERATION",
+    state: str | None = None,
+) -> GodwitError:
+    """Return the `UnsupportedQueryError` that a setting of a writer cannot be adopted.
+
+    `spark`, `condition`, `state`: error of Spark's, which refuses the setting, too.
+    """
     error = UnsupportedQueryError(message, remedy=remedy, node="writer", place="")
-    return as_spark_error(error, PySparkValueError, "UNSUPPORTED_OPERATION")
+    return as_spark_error(error, spark, condition, state)
 
 
 def delivered(
@@ -104,7 +124,10 @@ def _memory(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     target.check(())
     if target.query_name is None:
         raise refused_setting(
-            "A memory sink has no query name.", 'Set it, as in queryName("counts").'
+            "A memory sink has no query name.",
+            'Set it, as in queryName("counts").',
+            AnalysisException,
+            "_LEGACY_ERROR_TEMP_1194",
         )
     table = MemoryTable(target.query_name, target.rows, complete=target.mode == "complete")
     return delivered(query, table)
@@ -131,6 +154,7 @@ def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a directory of files that Spark writes, with its log."""
     target.check(tuple(target.options), modes=("append",), partitions=True)
     path = target.require("path", 'start("out/")')
+    _check_partitions(target)
     session = target.rows.sparkSession
     last = last_batch(session, path)
     if last is None and has_epochs_of_lanes(session, path):
@@ -150,6 +174,29 @@ def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
         session, path, target.format, partition_by=target.partition_by, options=options
     )
     return delivered(query, write)
+
+
+def _check_partitions(target: Target) -> None:
+    """Raise, as Spark does before a start, for partition columns that the rows cannot have."""
+    columns = target.rows.columns
+    is_case_sensitive = target.rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    known = columns if is_case_sensitive else [column.lower() for column in columns]
+    for name in target.partition_by:
+        if (name if is_case_sensitive else name.lower()) not in known:
+            raise refused_setting(
+                f"The rows have no column {name!r} to partition by; they have {listing(columns)}.",
+                f"{did_you_mean(name, columns)}Give another one to partitionBy(...).",
+                AnalysisException,
+                "_LEGACY_ERROR_TEMP_1196",
+            )
+    if len(columns) == len(target.partition_by) > 0:
+        raise refused_setting(
+            "partitionBy(...) has all columns, and files need one more.",
+            "Leave one out of partitionBy(...).",
+            AnalysisException,
+            "ALL_PARTITION_COLUMNS_NOT_ALLOWED",
+            "KD005",
+        )
 
 
 def _delta(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:

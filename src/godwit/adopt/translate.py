@@ -52,6 +52,7 @@ from godwit.adopt.plan import (
     walk,
     watermarks_of,
 )
+from godwit.adopt.spark_errors import as_spark_error
 from godwit.adopt.translate_functions import apply_in_pandas_with_state, transform_with_state
 from godwit.adopt.unions import unite
 from godwit.adopt.unread import without_unread
@@ -251,12 +252,14 @@ class Translation:
             if "istinct aggregations are not supported" in text:
                 return  # here they are
             reason = re.sub(r"^\[[^]]*\] | SQLSTATE: \w+$|[.;]+$", "", text)
-            raise UnsupportedQueryError(
+            refusal = UnsupportedQueryError(
                 f"Spark refuses the query in output mode {self.mode!r}: {reason}.",
                 remedy="Change the query or outputMode(...) as for Spark's own writeStream.",
                 node=kind_of(self.plan),
                 place=place_of(self.plan),
-            ) from None
+            )
+            condition, state = str(error.getCondition()), error.getSqlState()
+            raise as_spark_error(refusal, AnalysisException, condition, state) from None
 
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
         """Return the error that a node of the plan cannot be adopted."""

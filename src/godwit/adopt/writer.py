@@ -11,7 +11,12 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from pyspark.errors import PySparkAttributeError, PySparkValueError
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkAttributeError,
+    PySparkValueError,
+)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from godwit.adopt.delivery import RowByRow
@@ -23,7 +28,6 @@ from godwit.adopt.own_checkpoint import (
 )
 from godwit.adopt.query import SparkQuery
 from godwit.adopt.spark_checkpoint import initial_state_from
-from godwit.adopt.spark_errors import as_spark_error
 from godwit.adopt.spark_files import FILE_FORMATS, place_of_table
 from godwit.adopt.spark_progress import began_in_spark, has_epochs
 from godwit.adopt.spark_states import FunctionState
@@ -288,7 +292,12 @@ class StreamWriter:
     def queryName(self, queryName: str) -> Self:  # noqa: N802, N803  Spark's names
         """Set the name of the query, under which a memory sink has its table."""
         if not isinstance(queryName, str) or not queryName.strip():
-            raise refused_setting(f"The query name {queryName!r} is not text.", "Give a name.")
+            raise refused_setting(
+                f"The query name {queryName!r} is not text.",
+                "Give a name.",
+                PySparkValueError,
+                "VALUE_NOT_NON_EMPTY_STR",
+            )
         self._name = queryName
         return self
 
@@ -322,7 +331,10 @@ class StreamWriter:
         }
         if len(given) != 1:
             raise refused_setting(
-                f"{len(given)} triggers are given, not one.", "Give one, as in once=True."
+                f"{len(given)} triggers are given, not one.",
+                "Give one, as in once=True.",
+                PySparkValueError,
+                "ONLY_ALLOW_SINGLE_TRIGGER",
             )
         ((name, value),) = given.items()
         if name in {"continuous", "realTime"}:
@@ -331,10 +343,30 @@ class StreamWriter:
                 'Use trigger(processingTime="0 seconds"), which starts a batch after the other.',
             )
         if name in {"once", "availableNow"} and value is not True:
-            error = refused_setting(f"The trigger has {name}={value!r}.", f"Pass {name}=True.")
-            raise as_spark_error(error, PySparkValueError, "VALUE_NOT_ALLOWED")
+            raise refused_setting(
+                f"The trigger has {name}={value!r}.",
+                f"Pass {name}=True.",
+                PySparkValueError,
+                "VALUE_NOT_ALLOWED",
+            )
+        if name == "processingTime":
+            self._check_interval(str(value))
         self._trigger = {name: value}
         return self
+
+    def _check_interval(self, interval: str) -> None:
+        """Raise as Spark does if it cannot read an interval."""
+        try:
+            self._dataframe.writeStream.trigger(processingTime=interval)
+        except (IllegalArgumentException, PySparkValueError) as error:
+            spark = IllegalArgumentException
+            raise refused_setting(
+                f"Spark cannot read {interval!r} as the interval of a trigger.",
+                'Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
+                spark if isinstance(error, spark) else PySparkValueError,
+                str(error.getCondition()),
+                error.getSqlState(),
+            ) from None
 
     @user_call
     def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> Self:  # noqa: N802
@@ -352,6 +384,8 @@ class StreamWriter:
                 f"foreach was given a value of type {type_name(f)}: {error}",
                 "Give a function of a row, or an object with a method process(row), and open(...) "
                 "and close(...) if it has them.",
+                PySparkAttributeError,
+                str(error.getCondition()),
             ) from None
         self._batches = RowByRow(f)
         return self
@@ -644,8 +678,13 @@ def unknown_format(source: Any) -> GodwitError:
 
 def _checked_mode(mode: Any) -> str:
     """Return an output mode; raise `UnsupportedQueryError` for another value."""
-    if not isinstance(mode, str) or mode.lower() not in _MODES:
-        raise refused_setting(f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}.")
+    message, remedy = f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}."
+    if not isinstance(mode, str) or not mode.strip():
+        raise refused_setting(message, remedy, PySparkValueError, "VALUE_NOT_NON_EMPTY_STR")
+    if mode.lower() not in _MODES:
+        raise refused_setting(
+            message, remedy, IllegalArgumentException, "STREAMING_OUTPUT_MODE.INVALID", "42KDE"
+        )
     return mode.lower()
 
 
@@ -663,5 +702,9 @@ def check_streaming(dataframe: Any) -> None:
         )
     if not dataframe.isStreaming:
         raise refused_setting(
-            "The DataFrame is not streaming.", "Read it with spark.readStream, not spark.read."
+            "The DataFrame is not streaming.",
+            "Read it with spark.readStream, not spark.read.",
+            AnalysisException,
+            "WRITE_STREAM_NOT_ALLOWED",
+            "42601",
         )
