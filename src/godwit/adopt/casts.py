@@ -60,9 +60,16 @@ _FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 190
 _BELOW_FLOATS = (1 << 29) - 1  # bits of a double that a float does not have
 _WIDE = Context(prec=80)
 _LONG = Context(prec=400)  # of any double
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _PERIOD_US = 146_097 * _DAY_US
 _FIRST_SHOWN = -62_135_510_400_000_000  # the second day of year 1
 _WHOLE = re.compile(r"[+-]?\d+(\.\d*)?|[+-]?\.\d+|[+-]?\.")
+_USUAL_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_DATE = re.compile(
+    r"(?P<sign>[+-]?)(?P<year>[0-9]{4,7})"
+    r"(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})(?:[ T].*)?)?)?",
+    re.DOTALL,
+)
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
 _SPACE = "".join(map(chr, range(0x21))) + "\x7f"  # that Spark trims from text before a cast
@@ -327,6 +334,36 @@ def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) 
     )
 
 
+def _text_to_dates(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+    """Cast text to dates: a year, a month and a day, of which the last two may be missing."""
+    if pc.all(pc.match_substring_regex(values, _USUAL_DATE)).as_py() is not False:
+        try:
+            return values.cast(dtype)
+        except pa.ArrowInvalid:  # such as the 30th of February
+            pass
+    read = [None if text is None else _day_of(text.strip(_SPACE)) for text in values.to_pylist()]
+    days = np.array([day or 0 for day in read], np.int64)
+    wrong = np.array([day is None for day in read], np.bool_)
+    reason = "a text does not become a date"
+    mask = without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason)
+    return column_of(days, mask, dtype)
+
+
+def _day_of(text: str) -> int | None:
+    """Return the number of days since 1970 until a date, of which a time may follow."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day = (int(match[part] or 1) for part in ("year", "month", "day"))
+    periods, year = divmod(-year if match["sign"] == "-" else year, 400)  # as calendars repeat
+    try:
+        first = dt.date(year + 400, month, day)
+    except ValueError:
+        return None
+    days = first.toordinal() - _EPOCH_DAY + (periods - 1) * (_PERIOD_US // _DAY_US)
+    return days if abs(days) < 1 << 31 else None
+
+
 def _text_to_truth(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast text to booleans."""
     words = [None if text is None else text.strip(_SPACE).lower() for text in values.to_pylist()]
@@ -450,6 +487,7 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ("decimal", "string"): _to_text(decimals_as_text),
     ("string", "integer"): _text_to_integers,
     ("string", "boolean"): _text_to_truth,
+    ("string", "date"): _text_to_dates,
     ("string", "binary"): lambda values, dtype, _: values.cast(dtype),
     ("date", "string"): _to_text(
         lambda values, _: dates_as_text(values_of(values).astype(np.int64))

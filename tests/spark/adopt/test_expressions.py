@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
+import random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -133,6 +135,40 @@ def test_elements_of_arrays_and_maps_become_rows(spark: SparkSession) -> None:
         assert sorted(map(repr, zip(*result.values(), strict=True))) == sorted(
             map(repr, zip(*theirs.values(), strict=True))
         )
+
+
+def test_texts_become_dates_as_in_spark(spark: SparkSession) -> None:
+    draw = random.Random(7)
+    usual = ["2024-02-29", "2023-02-29", "1900-02-29", "0000-01-01", "-0001-12-31", "1582-10-10"]
+    usual += ["9999999-12-31", "+12345-1-1", "-9999999", "2024", "2024-7", "2024-07-15T25:61 x"]
+    usual += ["2024-07-15 ", "\t2024-7-5\n", "", " ", "2024-", "2024-07-", "99999999", "24-01-01"]
+    texts = [
+        None,
+        *usual,
+        "2024-07-15\n08:00",
+        "2024-07-15 a\nb",
+        "2024-07\u00a0",
+        "\uff12024-07-15",
+    ]
+    for _ in range(600):
+        text = list(draw.choice(usual))
+        for _ in range(draw.randint(1, 2)):
+            place = draw.randint(0, len(text))
+            text[place : place + draw.randint(0, 1)] = draw.choice(["", *"-+0139T \x00\x7fé"])
+        texts.append("".join(text))
+    rows = spark.createDataFrame([(text,) for text in texts], "x string").coalesce(1)
+    after = rows.selectExpr("unix_date(try_cast(x as date)) as d", "x")
+    theirs = after.toArrow().to_pydict()
+    ours = part_of(spark, rows, after)(rows.toArrow()).to_pydict()
+    pairs = zip(theirs["x"], ours["d"], theirs["d"], strict=True)
+    assert [pair for pair in pairs if pair[1] != pair[2]] == []
+    assert 100 < sum(day is None for day in theirs["d"]) < len(texts) - 100
+    plain = rows.selectExpr("cast(x as date) as d")
+    with pytest.raises(EpochFailedError, match="CAST_INVALID_INPUT"):
+        part_of(spark, rows, plain)(rows.toArrow())
+    days = pa.table({"x": ["2024-02-29", None, "1969-12-31"]})
+    result = part_of(spark, rows, plain)(days)
+    assert result.column("d").to_pylist() == [dt.date(2024, 2, 29), None, dt.date(1969, 12, 31)]
 
 
 def test_texts_of_intervals_and_of_keys_are_those_of_spark(spark: SparkSession) -> None:
