@@ -5,8 +5,8 @@ state of the keys that have rows.
 Reading all state into tables first would let all rows wait.  So the blocks of the checkpoint are
 mapped, and the entries of these keys alone enter the tables (`godwit.checkpoint.stored_chains`).
 Later epochs fetch the keys that they touch in the same way, and complete a few key groups each, for
-as long as their own work took, until no copy is partial; unless a bound on the memory of state
-leaves no room for that.  A block is verified against its checksum before it is read.
+a share of the time that their own work took, until no copy is partial; unless a bound on the memory
+of state leaves no room for that.  A block is verified against its checksum before it is read.
 
 Invariant: the entry of a key that a partial copy at version *v* lacks is that of the checkpoint at
 each version from its base up to *v*.  For a change puts its key into the table, and a removal
@@ -93,6 +93,8 @@ class PartialCopies:
         bound_bytes: int = 0,
     ) -> None:
         self._bound_bytes = bound_bytes
+        # of the index: under a bound it is in mapped files, whose memory the kernel can take back
+        self._directory = local.path if bound_bytes else None
         self._local, self._layout, self._storage = local, layout, storage
         self._recover, self._homes, self._gone = recover, homes, gone
         self.began = False
@@ -129,7 +131,7 @@ class PartialCopies:
         """
         if not key_groups.any():
             return
-        chains = StoredChains(segments, snapshots, key_groups, self._local.path)
+        chains = StoredChains(segments, snapshots, key_groups, self._directory)
         if (
             chains.size_bytes.sum() < max(touched.min_bytes, 1)
             or chains.num_blocks + sum(k.num_blocks for k in _known.values()) > _MAX_BLOCKS
@@ -205,6 +207,9 @@ class PartialCopies:
             if self._bound_bytes and used_bytes + _TABLE_SHARE * missing > self._bound_bytes:
                 missing = 0
                 return
+            for chains, _ in known.by_chains(key_groups):
+                if not self.began:
+                    chains.merge_some(until_s)
             done = 0
             while done < len(key_groups) and not self.began:
                 began_s = time.perf_counter()
@@ -305,7 +310,7 @@ class PartialCopies:
             known.extend()
             mask[key_groups[known.values(key_groups, "versions") >= reach]] = False
         if mask.any():
-            known.add(StoredChains(segments, snapshots, mask, self._local.path), mask)
+            known.add(StoredChains(segments, snapshots, mask, self._directory), mask)
 
     def _recovered(self, key_groups: Mask) -> tuple[list[SegmentRef], dict[int, SnapshotRef]]:
         """Return the segments and snapshots of key groups in the checkpoint."""

@@ -1,15 +1,18 @@
 """Chains of many key groups, for reading the entries of some keys, or of whole key groups.
 
 The blocks of the chains are mapped (`BatchCache`), and their rows are found by an index, which is
-made when it is first used, in parts of key groups with some 2 M rows.  Chains grow by newer
-segments; their rows get runs of their own in the index, which are merged as those of an LSM tree.
+made when it is first used, in parts of key groups with some 2 M rows.  Then large segments have
+runs of their own, so that the epoch which makes it need not merge them; later ones do
+(`StoredChains.merge_some`).  Chains grow by newer segments, whose rows get runs of their own, and
+are merged as those of an LSM tree.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,8 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.blocks import check_num_rows
 from godwit.checkpoint.entries import latest_entries
-from godwit.checkpoint.stored_index import SortedRun
+from godwit.checkpoint.records import SnapshotRef
+from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, num_keys_of
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
 from godwit.store.image import blank_image
@@ -28,17 +32,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.checkpoint.entries import BatchCache, EntryLayout
-    from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef
+    from godwit.checkpoint.records import BlockRef, SegmentRef
     from godwit.store.columns import StateSchema
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_Spans: TypeAlias = tuple[int, Integers, Integers, Integers]
 
 _PART_ROWS: Final = 1 << 21  # of an index; more would take more memory while it is sorted
+_RUN_ROWS: Final = 1 << 16  # of a segment that has a run of its own at first
 _MERGED_FROM: Final = 4  # times the rows of the next run, a run stays apart from it
 _MIN_ROWS: Final = 1 << 17  # of chains that have doubled; fewer take less time than a look-up
 _MIN_BLOCKS: Final = 256  # likewise
+_LONG_SPAN: Final = 128  # rows of a span, on average, from which on slices take less time
 _NONE: Final = np.empty(0, np.int64)
+_HALF: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,14 +65,15 @@ class _Block:
         first = np.concatenate(([0], ends[:-1]))
         return cls(ref=ref, key_groups=own[use], first=first[use], end=ends[use])
 
-    def spans(self, key_groups: Mask) -> Iterator[tuple[int, int]]:
-        """Yield first and end of the spans of consecutive rows of some key groups."""
+    def spans(self, key_groups: Mask) -> tuple[Integers, Integers]:
+        """Return the spans of consecutive rows of some key groups: their firsts and numbers."""
         use = key_groups[self.key_groups]
         first, end = self.first[use], self.end[use]
-        if first.size:
-            gaps = np.flatnonzero(first[1:] != end[:-1])
-            ends = end[np.append(gaps, -1)].tolist()
-            yield from zip(first[np.append(0, gaps + 1)].tolist(), ends, strict=True)
+        if not first.size:
+            return _NONE, _NONE
+        gaps = np.flatnonzero(first[1:] != end[:-1])
+        first = first[np.append(0, gaps + 1)]
+        return first, end[np.append(gaps, -1)] - first
 
 
 @dataclass(slots=True)
@@ -75,13 +84,18 @@ class _Part:
     covered: int = 0
     num_keys: int = 0  # nearly
 
+    def merge(self, index: int, directory: Path | None) -> None:
+        """Merge a run and the next."""
+        newer = self.runs.pop(index + 1)
+        self.runs[index] = self.runs[index].followed_by(newer, directory)
+
 
 class StoredChains:
     """Chains of some key groups, for reading many of them at once.
 
     Arrays have shape ``(num_key_groups,)``. `key_groups`: mask of these. `versions`: to which the
     chains lead; -1 for key groups without entries, and for others. `size_bytes`: of the blocks, by
-    the key groups' rows. `directory`: of files with the index.
+    the key groups' rows. `directory`: of files with the index; ``None``: it is in memory.
     """
 
     def __init__(
@@ -89,14 +103,14 @@ class StoredChains:
         segments: Iterable[SegmentRef],
         snapshots: Mapping[int, SnapshotRef],
         key_groups: Mask,
-        directory: Path,
+        directory: Path | None,
     ) -> None:
         self.key_groups, self._directory = key_groups, directory
         self.versions = np.full(len(key_groups), -1, np.int64)
         self.size_bytes = np.zeros(len(key_groups))
         self._num_rows = np.zeros(len(key_groups), np.int64)
         self._blocks: list[_Block] = []  # older ones first
-        for g, snapshot in snapshots.items():
+        for g, snapshot in sorted(snapshots.items()):
             if key_groups[g]:
                 self.versions[g] = snapshot.version
                 self._add(snapshot, np.array([g]), np.array([snapshot.rows]), np.ones(1, np.bool_))
@@ -186,9 +200,10 @@ class StoredChains:
         """Return numbers of blocks, and positions there, of all rows of key groups."""
         owners, places = [_NONE], [_NONE]
         for number, block in enumerate(self._blocks):
-            for first, end in block.spans(key_groups):
-                owners.append(np.full(end - first, number))
-                places.append(np.arange(first, end))
+            rows = consecutive(*block.spans(key_groups))
+            if rows.size:
+                owners.append(np.full(len(rows), number))
+                places.append(rows)
         return np.concatenate(owners), np.concatenate(places)
 
     def _touched(
@@ -207,35 +222,78 @@ class StoredChains:
                 owners.append(of_run)
                 places.append(positions)
         owner, place = np.concatenate(owners), np.concatenate(places)
-        order = np.lexsort((place, owner))
-        return owner[order], place[order]
+        if len(owners) > 2:  # of several runs, each of which is in order
+            order = np.argsort((owner << _HALF) | place, kind="stable")
+            owner, place = owner[order], place[order]
+        return owner, place
 
     def _part(self, number: int, cache: BatchCache) -> _Part:
         """Return a part of the index, made or extended so that it covers all blocks."""
         part = self._parts.setdefault(number, _Part())
         if part.covered < len(self._blocks):
+            of_part = np.flatnonzero(self._part_of == number)
             own = (self._part_of == number) & (self._num_rows > 0)
-            run = SortedRun.build(self._hashes(own, part.covered, cache), self._directory)
+            key_groups = KeyGroupRange(
+                num_key_groups=len(self.versions), first=int(of_part[0]), count=len(of_part)
+            )
+            is_new = not part.runs
+            for spans in self._spans_of_runs(own, part.covered, cache):
+                part.runs.append(SortedRun.build(spans, key_groups, self._directory))
             part.covered = len(self._blocks)
-            if run.num_rows:
-                part.runs.append(run)
-                part.num_keys = part.num_keys or run.num_keys
-            while len(part.runs) > 1 and (
-                part.runs[-2].num_rows <= _MERGED_FROM * part.runs[-1].num_rows
+            if is_new and part.runs:
+                part.num_keys = num_keys_of(part.runs)
+            while (
+                not is_new
+                and len(part.runs) > 1
+                and (part.runs[-2].num_rows <= _MERGED_FROM * part.runs[-1].num_rows)
             ):
-                newer = part.runs.pop()
-                part.runs[-1] = part.runs[-1].followed_by(newer, self._directory)
+                part.merge(len(part.runs) - 2, self._directory)
         return part
 
-    def _hashes(
+    def _spans_of_runs(
         self, key_groups: Mask, from_block: int, cache: BatchCache
-    ) -> Iterator[tuple[int, int, Integers]]:
+    ) -> Iterator[list[_Spans]]:
+        """Yield the spans of key groups in blocks from a number on, those of a run at a time.
+
+        Snapshots of several key groups are in order already, if each of them is.
+        """
+        spans, before = list[_Spans](), 0
+        for number, first, counts, hashes in self._hashes(key_groups, from_block, cache):
+            rows = -1 if isinstance(self._blocks[number].ref, SnapshotRef) else len(hashes)
+            if spans and (max(rows, before) >= _RUN_ROWS or before < 0 <= rows):
+                yield spans
+                spans = []
+            spans.append((number, first, counts, hashes))
+            before = rows
+        if spans:
+            yield spans
+
+    def merge_some(self, until_s: float) -> None:
+        """Merge runs of the index, at least two, and more until a time.
+
+        `until_s`: as `time.perf_counter` has it.
+        """
+        begun = False
+        for part in self._parts.values():
+            while len(part.runs) > 1 and not (begun and time.perf_counter() >= until_s):
+                rows = np.array([run.num_rows for run in part.runs])
+                part.merge(int(np.argmin(rows[1:] + rows[:-1])), self._directory)
+                begun = True
+
+    def _hashes(self, key_groups: Mask, from_block: int, cache: BatchCache) -> Iterator[_Spans]:
         """Yield the spans of key groups in blocks from a number on; see `SortedRun.build`."""
         for number, block in enumerate(self._blocks[from_block:], start=from_block):
-            spans = [*block.spans(key_groups)]
-            if spans:
-                stored = _read(cache, block.ref).column(0).to_numpy()
-                yield from ((number, first, stored[first:end]) for first, end in spans)
+            first, counts = block.spans(key_groups)
+            if not counts.any():
+                continue
+            stored = _read(cache, block.ref).column(0).to_numpy()
+            if counts.sum() < _LONG_SPAN * len(first):
+                own = stored[consecutive(first, counts)]
+            else:
+                ends = (first + counts).tolist()
+                slices = [stored[f:end] for f, end in zip(first.tolist(), ends, strict=True)]
+                own = slices[0] if len(slices) == 1 else np.concatenate(slices)
+            yield number, first, counts, own
 
     def _read_rows(
         self, owners: Integers, places: Integers, layout: EntryLayout, cache: BatchCache

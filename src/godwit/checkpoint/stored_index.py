@@ -1,36 +1,66 @@
-"""Index of the rows of blocks by hash: a sorted array of codes in a mapped file.
+"""Index of the rows of blocks by hash: sorted arrays of codes.
 
-A code has the upper 32 bits of a hash above the number of a row.  So the entries of a key are found
-by binary search, and a few other rows whose hashes share these bits.  Making a run takes 20 to
-80 ns and 8 bytes a row; a search some 0.2 µs a hash, however many rows there are.
+A code has the rank of the key group and the upper bits of the hash, together 32 bits, above the
+number of a row.  So the entries of a key are found by binary search, and a few other rows whose
+hashes share these bits.  Segments mostly have their rows in the order of codes
+(`godwit.columns.groups`), so a run of one block takes some 5 ns a row to make, and merging runs
+15 ns a row; the rows of a block in any other order are sorted first.  An index takes 8 bytes a row;
+a search some 0.1 µs a hash and run, however many rows there are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from godwit.model.key_groups import key_groups_of
 from godwit.store.hash_set import distinct
 from godwit.store.mapped import mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint64]
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(0xFFFF_FFFF)
+_SIGN: Final = np.uint64(1 << 63)
+_BITS: Final = 64
+_CACHED_ROWS: Final = 1 << 15  # whose codes are made at a time
+_SAMPLED: Final = 16  # one of as many keys is counted, to estimate their number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupRange:
+    """Consecutive key groups, whose rows have codes."""
+
+    num_key_groups: int  # of the component
+    first: int
+    count: int
+
+    def prefixes(self, hashes: Integers) -> Codes:
+        """Return the codes of hashes of these key groups, without numbers of rows."""
+        bits = (self.count - 1).bit_length()
+        codes = hashes.view(np.uint64) ^ _SIGN
+        if bits:
+            codes >>= np.uint64(bits)
+            ranks = (key_groups_of(hashes, self.num_key_groups) - self.first).astype(np.uint64)
+            ranks <<= np.uint64(_BITS - bits)
+            codes |= ranks
+        codes &= ~_LOW
+        return codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SortedRun:
     """Sorted codes of rows, which are numbered from older to newer blocks."""
 
+    key_groups: KeyGroupRange
     codes: Codes
     # starts, firsts, owners: of each span of consecutive rows in a block: number of the first row,
     # its position in the block, and the number of the block.  The first ends with all rows
@@ -43,55 +73,102 @@ class SortedRun:
         """Number of rows."""
         return int(self.starts[-1])
 
-    @property
-    def num_keys(self) -> int:
-        """Number of keys, nearly."""
-        return 1 + int(np.count_nonzero(np.diff(self.codes >> _HALF)))
-
     @classmethod
-    def build(cls, spans: Iterable[tuple[int, int, Integers]], directory: Path) -> SortedRun:
-        """Sort the hashes of spans: number of a block, position of the first row, and hashes."""
-        starts, firsts, owners, hashes = [0], list[int](), list[int](), [np.empty(0, np.int64)]
-        for owner, first, of_rows in spans:
-            hashes.append(of_rows)
-            starts.append(starts[-1] + len(of_rows))
+    def build(
+        cls,
+        spans: Iterable[tuple[int, Integers, Integers, Integers]],
+        key_groups: KeyGroupRange,
+        directory: Path | None,
+    ) -> SortedRun:
+        """Sort the codes of rows.
+
+        `spans`: number of a block, positions of the first rows of spans there, their numbers of
+        rows, and the hashes of all these rows. `directory`: of the file with the codes; ``None``:
+        they are in memory.
+        """
+        none = np.empty(0, np.int64)
+        owners, firsts, counts, hashes = [none], [none], [none], list[Integers]()
+        for owner, first, count, of_rows in spans:
+            owners.append(np.full(len(first), owner))
             firsts.append(first)
-            owners.append(owner)
+            counts.append(count)
+            hashes.append(of_rows)
+        starts = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
         assert starts[-1] <= _LOW, "a key group has fewer rows than a table's maximum"
-        codes = prefixes(np.concatenate(hashes))
-        codes |= np.arange(starts[-1], dtype=np.uint64)
-        codes.sort()
+        codes, end = np.empty(starts[-1], np.uint64), 0
+        for of_block in hashes:
+            begin, end = end, end + len(of_block)
+            for first_row in range(begin, end, _CACHED_ROWS):
+                rows = np.arange(first_row, min(first_row + _CACHED_ROWS, end), dtype=np.uint64)
+                some = of_block[first_row - begin : first_row - begin + len(rows)]
+                np.bitwise_or(key_groups.prefixes(some), rows, out=codes[first_row:][: len(rows)])
+            if _falls(codes[begin:end]):
+                codes[begin:end].sort()
+        if _falls(codes):
+            codes.sort(kind="stable")
         return cls(
-            codes=mapped(codes, directory),
-            starts=np.array(starts),
-            firsts=np.array(firsts, np.int64),
-            owners=np.array(owners, np.int64),
+            key_groups=key_groups,
+            codes=_placed(codes, directory),
+            starts=starts,
+            firsts=np.concatenate(firsts),
+            owners=np.concatenate(owners),
         )
 
-    def followed_by(self, newer: SortedRun, directory: Path) -> SortedRun:
+    def followed_by(self, newer: SortedRun, directory: Path | None) -> SortedRun:
         """Return one run of these rows and of newer ones."""
         codes = np.concatenate((self.codes, newer.codes + np.uint64(self.num_rows)))
         codes.sort(kind="stable")  # which merges sorted parts
         return SortedRun(
-            codes=mapped(codes, directory),
+            key_groups=self.key_groups,
+            codes=_placed(codes, directory),
             starts=np.concatenate((self.starts[:-1], newer.starts + self.num_rows)),
             firsts=np.concatenate((self.firsts, newer.firsts)),
             owners=np.concatenate((self.owners, newer.owners)),
         )
 
     def find(self, hashes: Integers) -> tuple[Integers, Integers]:
-        """Return numbers of blocks, and positions there, of all rows with hashes, and of a few."""
-        codes = distinct(prefixes(hashes))
+        """Return numbers of blocks, and positions there, of all rows with hashes, and of a few.
+
+        They are in the order of rows.
+        """
+        codes = distinct(self.key_groups.prefixes(hashes))
         first = np.searchsorted(self.codes, codes)
         counts = np.searchsorted(self.codes, codes | _LOW, side="right") - first
-        before = np.cumsum(counts) - counts
-        positions = np.repeat(first - before, counts) + np.arange(counts.sum())
-        rows = (self.codes[positions] & _LOW).view(np.int64)
+        rows = (self.codes[consecutive(first, counts)] & _LOW).view(np.int64)
+        rows.sort()
         span = np.searchsorted(self.starts, rows, side="right") - 1
         return self.owners[span], rows + (self.firsts - self.starts[:-1])[span]
 
 
-def prefixes(hashes: Integers) -> Codes:
-    """Return the codes of hashes, without numbers of rows."""
-    codes: Codes = hashes.view(np.uint64) & ~_LOW
-    return codes
+def consecutive(first: Integers, counts: Integers) -> Integers:
+    """Return the integers of several spans, by the first of each and its number of integers.
+
+    Examples
+    --------
+    >>> consecutive(np.array([5, 0]), np.array([2, 1])).tolist()
+    [5, 6, 0]
+    """
+    before = np.cumsum(counts) - counts
+    integers: Integers = np.repeat(first - before, counts)
+    integers += np.arange(len(integers))
+    return integers
+
+
+def num_keys_of(runs: Sequence[SortedRun]) -> int:
+    """Return the number of keys that the rows of runs have, nearly."""
+    largest = max((run.codes for run in runs), key=len)
+    counted = -(-len(largest) // _SAMPLED)
+    end = largest[counted - 1] | _LOW
+    some = [run.codes[: np.searchsorted(run.codes, end, side="right")] for run in runs]
+    keys = distinct(np.concatenate(some) >> _HALF)
+    return len(keys) * len(largest) // int(np.searchsorted(largest, end, side="right"))
+
+
+def _falls(codes: Codes) -> bool:
+    """Return true if codes are not in order."""
+    return bool((codes[1:] < codes[:-1]).any())
+
+
+def _placed(codes: Codes, directory: Path | None) -> Codes:
+    """Return codes in a mapped file of a directory, if there is one."""
+    return codes if directory is None else mapped(codes, directory)

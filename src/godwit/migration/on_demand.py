@@ -136,8 +136,8 @@ class MoveCosts:
         """Return why key groups should not wait for copies; empty if they should.
 
         A live migration leaves epochs as slow as they are until copies have come. Meanwhile a lane
-        that fetches state on demand takes twice the time of its work in each epoch, and once the
-        time for an index of the state. So the sooner relief has to outweigh both.
+        that fetches state on demand takes up to twice the time of its work in each epoch, and once
+        the time for an index of the state. So the sooner relief has to outweigh both.
         """
         fetching_ms = max(self.after_ms, 2 * (self.coming_ms + self.keys * _FETCH_MS))
         index_ms = self.size_bytes * _INDEX_MS

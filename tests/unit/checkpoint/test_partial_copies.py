@@ -442,10 +442,14 @@ def test_drawn_histories_read_what_is_committed(
     if seed % 2:  # keys of a key group have one code, or a few, so that they are told apart by keys
         bits = np.uint64(seed // 2)
         monkeypatch.setattr(
-            stored_index, "prefixes", lambda h: (h.view(np.uint64) & bits) << np.uint64(32)
+            stored_index.KeyGroupRange,
+            "prefixes",
+            lambda _, h: (h.view(np.uint64) & bits) << np.uint64(32),
         )
         monkeypatch.setattr(stored_chains, "_grouping", lambda h: h & int(bits))
     monkeypatch.setattr(stored_chains, "_PART_ROWS", 1 << rng.randrange(8))
+    monkeypatch.setattr(stored_chains, "_RUN_ROWS", 1 << rng.randrange(8))
+    monkeypatch.setattr(stored_chains, "_LONG_SPAN", rng.randrange(4))
     monkeypatch.setattr(stored_chains, "_MIN_ROWS", 1 << rng.randrange(8))
     monkeypatch.setattr(stored_chains, "_MIN_BLOCKS", 1 << rng.randrange(8))
     monkeypatch.setattr(partial_copies, "_MAX_NEWER", rng.randrange(4))

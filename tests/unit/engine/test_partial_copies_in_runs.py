@@ -16,6 +16,7 @@ import godwit as gw
 from godwit.checkpoint import partial_copies
 from godwit.checkpoint.partial_copies import PartialCopies
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.engine.lane import lane
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
@@ -184,6 +185,38 @@ def test_state_that_is_still_to_be_read_is_reported(
     assert unread[-2:] == [0, 0]
 
 
+def test_a_key_group_gets_its_snapshot_once_its_copy_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
+    monkeypatch.setattr(lane, "_BEHIND", -1.0)  # so one key group is completed in each epoch
+    completed_first: list[int] = []
+    complete = PartialCopies.complete
+
+    def counted(copies: PartialCopies, key_groups: Any) -> None:
+        completed_first.append(int(key_groups.sum()))
+        complete(copies, key_groups)
+
+    monkeypatch.setattr(PartialCopies, "complete", counted)
+
+    def run_twice(restore: Any) -> tuple[list[int], dict[Any, Any]]:
+        """Return the bytes of snapshots in the epochs of the second run, and its state."""
+        rng, written = np.random.default_rng(1), list[int]()
+        settings = Lanes(snapshot_growth=1.0, restore=restore)
+        for epochs in (1, 12):
+            run = ManualRun(flow_of(summed, 8), tmp_path / restore, {"e": 1}, settings=settings)
+            written = [
+                run.epoch({LaneInput(index=0): rows_of(rng, 2_000, 20_000)}).snapshot_bytes
+                for _ in range(epochs)
+            ]
+        return written, run.held()
+
+    written, state = run_twice("touched")
+    assert sum(completed_first) == 0
+    assert sum(written) > 0
+    assert state == run_twice("whole")[1]
+
+
 @pytest.mark.parametrize("strategy", ["on_demand", "disruptive"])
 def test_only_a_migration_on_demand_leaves_state_to_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
@@ -196,8 +229,10 @@ def test_only_a_migration_on_demand_leaves_state_to_be_read(
         settings=Lanes(local_dir=str(tmp_path / "local")),
     )
     rows = rows_of(np.random.default_rng(1), 200, 100)
-    for _ in range(4):  # in the first ones a copy that is not there hardly lags
-        run.epoch({LaneInput(index=0): rows})
+    unread = [1]
+    while any(unread[-3:]):  # in the first epochs a copy that is not there hardly lags
+        unread.append(run.epoch({LaneInput(index=0): rows}).unread_bytes)
+    assert len(unread) < 20, "each epoch completes a key group"
     (name,) = run.view.components
     here = run.view.components[name].assignment
     target = here.moved(dict.fromkeys(here.key_groups("a").tolist(), "b"))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ from godwit.engine.lane.messages import FailedRows, LaneReport, OperatorReport, 
 from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_schema, merge_hot_keys
 from godwit.engine.lane.rows import buffer_suspended_rows, prepend_waiting_rows, unpack_payloads
-from godwit.engine.lane.state_memory import StateMemory, is_whole_here
+from godwit.engine.lane.state_memory import StateMemory, is_partial_here, is_whole_here
 from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
     AGES,
@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from godwit.plan.staging import StagedSink
     from godwit.store.changes import EntryRange
     from godwit.store.local_store import LocalState
+
+_BEHIND: Final = 0.5
+"""Time in which a lane completes partial copies, by the time that it worked in the epoch."""
 
 
 def run_lane(
@@ -204,12 +207,12 @@ class _Lane:
         self._complete_copies()
 
     def _complete_copies(self) -> None:
-        """Complete partial copies, for as long as the lane has worked in this epoch."""
+        """Complete partial copies, for a share of the time that the lane has worked."""
         now_s = time.perf_counter()
         used_bytes = 0 if self.memory is None else self.memory.used_bytes()
         for copies, here, report in self.copies:
             report.fetched_keys += copies.num_fetched
-            until_s = 2 * now_s - self.started_s
+            until_s = now_s + (now_s - self.started_s) * _BEHIND
             report.unread_bytes += copies.complete_some(here, until_s, used_bytes)
         if self.memory is not None:
             self.report.table_bytes = self.memory.used_bytes()
@@ -435,6 +438,8 @@ class _Lane:
                 due = to_snapshot
                 if memory is not None:  # other snapshots are read from the checkpoint
                     due = to_snapshot & is_whole_here(local, to_snapshot)
+                elif touches:  # others follow once their copies are whole
+                    due = to_snapshot & ~is_partial_here(local, to_snapshot)
                 few_now = Touched(hashes=hashes, key_groups=few & ~due, min_bytes=min_bytes)
                 missing, partial_copies = bring(
                     needed | due, here, touched=few_now if touches else None
@@ -474,7 +479,7 @@ class _Lane:
                 for contents in stored.contents(some, state.versions()[some]):
                     self.files.write_snapshots(state.state, contents)
                 due = whole
-            key_groups = np.flatnonzero(due)
+            key_groups = np.flatnonzero(due & (local.bases < 0))
             if key_groups.size:
                 live = local.scan(key_groups, None if gone is None else gone.rest)
                 self.files.write_snapshots(state.state, live)

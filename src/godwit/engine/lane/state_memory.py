@@ -204,6 +204,12 @@ def is_over(used_bytes: int, bound_bytes: int) -> bool:
     return used_bytes > bound_bytes
 
 
+def is_partial_here(local: LocalState, key_groups: Mask) -> Mask:
+    """Return a mask of those of some key groups of which a local store has a partial copy."""
+    local.refresh(np.flatnonzero(key_groups))
+    return key_groups & (local.bases >= 0)
+
+
 def is_whole_here(local: LocalState, key_groups: Mask) -> Mask:
     """Return a mask of those of some key groups of which a local store has all entries."""
     local.refresh(np.flatnonzero(key_groups))
