@@ -1,18 +1,19 @@
 """Changes of the number of executors: request more, drain some, give them back.
 
-Scaling models answer every period, from measurements that are noisy and that the last answer
-has not yet changed.  The rules of the pace: (1) nothing is decided while executors that were asked
-for are on their way and would be enough; (2) out at once, in only after several periods have wanted
-it; (3) between wanting more and wanting fewer lies a range in which nothing changes
+Scaling models answer every period, from measurements that are noisy and that the last answer has
+not yet changed. The rules of the pace: (1) nothing is decided while executors that were asked for
+are on their way and would be enough; (2) out at once, in only after several periods have wanted it;
+(3) between wanting more and wanting fewer lies a range in which nothing changes
 (`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
 no decision is taken back within the cool-down, and one in the same direction waits for the last one
-to show: one period after everybody has come, however long it is; both unless rows come at a rate a
-quarter above the one that it was made for; (5) what a cluster refuses is asked for again only after
-the cool-down; (6) where a latency is measured, a decision is corrected once: by as many executors
-as all of three periods at rest show to be too many; and what noise may explain does not ask for
-more; (7) no executor is removed while a backlog is worked off, and of executors of unequal speeds
-as many as those that stay allow; (8) executors that were asked for only to work a backlog off are
-given back as soon as it is, without (2) and (4), but for those that sufficed for such a rate.
+to show: one period after everybody has come, however long it is; both unless the rate, as measured
+or to come, is a quarter above the one that it was made for; (5) what a cluster refuses is asked for
+again only after the cool-down; (6) where a latency is measured, a decision is corrected once: by as
+many executors as all of three periods at rest show to be too many; and what noise may explain does
+not ask for more; (7) no executor is removed while a backlog is worked off, and of executors of
+unequal speeds as many as those that stay allow; (8) executors that were asked for only to work a
+backlog off are given back as soon as it is, without (2) and (4), but for those that sufficed for
+such a rate.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -91,7 +92,8 @@ class Pace:
     ) -> None:
         self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
         self._arrived = True
-        self._arrival_per_s = math.inf
+        # Arrival rate that the last decision was made for, as measured and with that to come.
+        self._arrival_per_s = self._expected_per_s = math.inf
         # Arrival rate since a step, and the decisions made for it.
         self._step_per_s, self._made = math.inf, 0
         self._target = self._made_target = 0.0  # of the last answer, and of the last decision
@@ -127,14 +129,17 @@ class Pace:
         at_s: float,
         *,
         arrival_per_s: float = math.inf,
+        expected_per_s: float | None = None,
     ) -> None:
         """Record a scaling decision (``"out"`` or ``"in"``) of this run or of an earlier one.
 
         `arrival_per_s`: rate that it was made for; infinite if unknown, or not the reason.
+        `expected_per_s`: the rate to come, if it was foreseen.
         """
         decisions = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
+        self._expected_per_s = max(arrival_per_s, expected_per_s or 0.0)
         if not self._is_same_step(arrival_per_s):
             self._step_per_s = arrival_per_s
         self._made, self._made_target = decisions + 1, self._target
@@ -330,6 +335,7 @@ class Pace:
         if pool.refused and resting:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
         more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
+        more = more or (situation.expected_per_s or 0.0) > _TOO_LITTLE * self._expected_per_s
         if paced and resting == "in" and not more:
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
         # A period of long epochs may outlast the cool-down, and shows them no better for that.
@@ -656,7 +662,10 @@ class Resizing:
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.record_decision(
-            "out", situation.now_s, arrival_per_s=situation.arrival_per_s or math.inf
+            "out",
+            situation.now_s,
+            arrival_per_s=situation.arrival_per_s or math.inf,
+            expected_per_s=situation.expected_per_s,
         )
         coming = situation.executors + self._pool_view.pending
         staying = self._cancel_draining(change.executors - coming)
@@ -688,7 +697,10 @@ class Resizing:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
         self._pace.record_decision(
-            "in", change.situation.now_s, arrival_per_s=change.situation.arrival_per_s or math.inf
+            "in",
+            change.situation.now_s,
+            arrival_per_s=change.situation.arrival_per_s or math.inf,
+            expected_per_s=change.situation.expected_per_s,
         )
         reason = change.wanted.unattainable or change.wanted.reason
         if change.wanted.unattainable and self._refused == _OUT_OF_REACH:

@@ -519,8 +519,9 @@ def latency(
     period without one. Between the loads at which executors are added and removed lies a range
     (``slack`` of the scaling model), at whose middle the controller aims. No other decision is
     reversed within ``cool_down`` (three periods), and no more executors are requested while some
-    are still to join, unless the arrival rate has risen by a quarter. If the load rises while
-    executors are being emptied, these are kept first, except those that you drain by hand.
+    are still to join, unless the arrival rate, or the one that is foreseen, has risen by a quarter.
+    If the load rises while executors are being emptied, these are kept first, except those that you
+    drain by hand.
 
     The model uses the rate at which rows *arrive*, by the backlog that sources report. For file
     sources of Spark the controller lists the directories, and estimates rows from the bytes of new

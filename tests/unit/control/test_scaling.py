@@ -677,6 +677,18 @@ def test_a_second_decision_while_the_rate_rises_is_for_the_rate_to_come() -> Non
         assert pace.step(wanted, now, PoolView(), paced=True).executors == executors
 
 
+def test_a_rate_to_come_a_quarter_above_that_of_the_last_decision_waits_for_no_executor() -> None:
+    for expected, kind in ((None, "stay"), (5400.0, "stay"), (5600.0, "out")):
+        pace, now = Pace(cool_down_s=30.0), situation(expected_per_s=expected)
+        pace.record_decision("out", NOW_S - 5, arrival_per_s=3900.0, expected_per_s=4400.0)
+        assert pace.step(wanting(6), now, PoolView(pending=1), paced=True).kind == kind, expected
+    # Without a rate to come, the decision was for the measured one.
+    pace = Pace(cool_down_s=30.0)
+    pace.record_decision("in", NOW_S - 5, arrival_per_s=3900.0)
+    rising = situation(expected_per_s=5000.0)
+    assert pace.step(wanting(6), rising, PoolView(), paced=True).kind == "out"
+
+
 def test_an_order_is_followed_at_once() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.record_decision("out", NOW_S)
