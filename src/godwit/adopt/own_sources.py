@@ -34,6 +34,7 @@ from godwit.adopt.read_texts import converter
 from godwit.adopt.scanned_files import ScannedFiles, is_of_directories
 from godwit.adopt.stateless import Expansion, Explosion, Projection, read_stateless
 from godwit.adopt.static_joins import StaticJoin
+from godwit.adopt.text_scans import SparkText
 from godwit.model.errors import GodwitError, UnsupportedQueryError
 from godwit.model.naming import listing
 from godwit.sources.source import Lag, Source, Split, Unreadable
@@ -497,11 +498,19 @@ def _is_of_json(dtype: pa.DataType) -> bool:
     return dtype in _JSON_TYPES or pa.types.is_decimal(dtype) or is_timestamp
 
 
+def _text(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
+    """Return the format of files of lines; raise if a file is one value."""
+    if options.get("wholetext", "false").lower() != "false":
+        raise _refused(scan, "each file is one value (wholetext)")
+    return SparkText(stored.columns.names[0])
+
+
 _FORMATS: Final[
     dict[str, tuple[Callable[[Any, dict[str, str], Stored], FileFormat], frozenset[str]]]
 ] = {
     "csv": (_csv, frozenset({"delimiter", "escape", "header", "mode", "nullvalue", "sep"})),
     "json": (_json, frozenset({"mode"})),
     "parquet": (_parquet, frozenset()),
+    "text": (_text, frozenset({"wholetext"})),
 }
 """Format of Spark's → function that returns the own one, and the options that it reads."""

@@ -577,14 +577,14 @@ class Catalyst:
     @cached_property
     def _choices(self) -> Any:
         patterns = getattr(self._catalyst, "trees.TreePattern")
-        return self.sequence([patterns.CASE_WHEN(), patterns.IF()])
+        return self.sequence([patterns.CASE_WHEN(), patterns.IF(), patterns.NULL_CHECK()])
 
     def reads_clock(self, expression: Any) -> bool:
         """Return whether the value of an expression is another one in each batch."""
         return bool(expression.containsPattern(self._clock))
 
     def has_choices(self, node: Any) -> bool:
-        """Return whether a node or an expression has ``CASE`` or ``if`` in it, or below it."""
+        """Return whether ``CASE``, ``if`` or a null test is in a node or expression, or below."""
         return bool(node.containsAnyPattern(self._choices))
 
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PAIRS: Final = frozenset({"GlobalLimit", "UpdateEventTimeWatermarkColumn"})
 """Nodes that are one with the node below them: a ``LocalLimit``, a ``TransformWithState``."""
+_NULL_TESTS: Final = frozenset({"IsNull", "IsNotNull"})
 
 
 def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], bool]) -> Any:
@@ -33,7 +34,11 @@ def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], b
         """Take dead branches out of a projection, so that what they read is not read."""
         if kind_of(node) != "Project" or not catalyst.has_choices(node):
             return None
-        listed = [without_dead_branches(catalyst, e) for e in to_list(node.projectList())]
+        never_null = _never_null(node.child())
+        listed = [
+            without_dead_branches(catalyst, expression, never_null)
+            for expression in to_list(node.projectList())
+        ]
         return catalyst.project(listed, catalyst.rewrite(node.child(), change))
 
     stateful = {id(node) for node in walk(plan) if is_stateful(node)}
@@ -82,10 +87,42 @@ def _as_pairs(catalyst: Catalyst, node: Any) -> Any:
     return catalyst.project([a for a in output_of(rest) if id_of(a) in read], rest)
 
 
-def without_dead_branches(catalyst: Catalyst, expression: Any) -> Any:
-    """Return an expression without the branches of ``CASE`` and ``if`` that are never evaluated."""
+def _never_null(node: Any) -> frozenset[int]:
+    """Return the ids of a node's columns that are expressions which are never null.
+
+    A stream's own columns may be null, so their attributes further up say so of all columns.
+    """
+    while kind_of(node) in {"SubqueryAlias", "Filter"}:
+        node = node.child()
+    if kind_of(node) not in {"Aggregate", "Project"}:
+        return frozenset()
+    aggregated = kind_of(node) == "Aggregate"
+    named = to_list(node.aggregateExpressions() if aggregated else node.projectList())
+    return frozenset(
+        id_of(each) for each in named if kind_of(each) == "Alias" and not each.child().nullable()
+    )
+
+
+def without_dead_branches(
+    catalyst: Catalyst, expression: Any, never_null: frozenset[int] = frozenset()
+) -> Any:
+    """Return an expression without the branches of ``CASE`` and ``if`` that are never evaluated.
+
+    Nor is the argument of a null test evaluated if it cannot be null. `never_null`: ids of such
+    columns.
+    """
     if not catalyst.has_choices(expression):
         return expression
+
+    def constant(part: Any) -> Any:
+        """Replace a null test of what is never null."""
+        if kind_of(part) not in _NULL_TESTS:
+            return None
+        tested = part.child()
+        is_column = kind_of(tested) == "AttributeReference"
+        if tested.nullable() and not (is_column and id_of(tested) in never_null):
+            return None
+        return catalyst.literal(kind_of(part) == "IsNotNull")
 
     def change(part: Any) -> Any:
         """Replace a choice with a constant condition by those that are left."""
@@ -106,7 +143,7 @@ def without_dead_branches(catalyst: Catalyst, expression: Any) -> Any:
                 last = value
         return catalyst.rewrite(last, change)
 
-    return catalyst.rewrite(expression, change)
+    return catalyst.rewrite(catalyst.rewrite(expression, constant), change)
 
 
 def _truth(catalyst: Catalyst, condition: Any) -> bool | None:

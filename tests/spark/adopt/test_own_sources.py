@@ -187,7 +187,7 @@ def _write(place: Path, name: str, number: int, content: str | pa.Table) -> None
     file = place / name
     file.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
-        file.write_text(content)
+        file.write_bytes(content.encode())
     else:
         pq.write_table(content, file)
     os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -198,6 +198,8 @@ _JSON = (
     '{"k": "a", "n": 1, "t": "2024-01-01T00:00:00Z"}\nno JSON\n{"k": 2, "n": "x"}\n'
     '{"n": 5, "o": {"x": 1}}\n{"k": "c", "n": 5'
 )
+
+_LINES = '\ufeffa 2024-2-29 b\r\n\n\u00e9 2023-02-29 "x, y"\rc 2024\r\rd\n  e\n'
 
 
 def _scans(reader: Any, place: Path) -> dict[str, DataFrame]:
@@ -219,6 +221,15 @@ def _scans(reader: Any, place: Path) -> dict[str, DataFrame]:
         .option("mode", "DROPMALFORMED")
         .json(str(place / "json"))
         .select("n"),
+        "lines": reader("line string, dt date").text(str(place / "lines")),
+        "dates of lines": reader("line string")
+        .text(str(place / "lines"))
+        .selectExpr("explode(split(line, ' ')) AS word")
+        .selectExpr("word", "try_cast(word AS date) AS day"),
+        "numbers of lines": reader("value string")
+        .text(str(place / "lines"))
+        .withColumn("one", sf.lit(1))
+        .select("one"),
         "nested": reader(nested).parquet(str(place / "nested")).select("s", "l", "m", "s.x"),
     }
 
@@ -232,6 +243,7 @@ def test_texts_partitions_patterns_and_nested_columns_are_read_as_spark_reads_th
         _write(tmp_path, f"{n}.csv", n, _CSV)
         _write(tmp_path, f"quotes/{n}.csv", n, 'k,n,d\n"e, ""f""",4\n"""g""",5,1.5\n')
         _write(tmp_path, f"json/dt=2024-01-0{n + 1}/{n}.json", n, _JSON)
+        _write(tmp_path, f"lines/dt=2024-01-0{n + 1}/{n}.txt", n, _LINES[n:])
         maps = pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))
         structs = [{"x": n, "y": "a"}, None, {"x": 2, "y": "b"}]
         table = pa.table({"s": structs, "l": [[1, n], [], None], "m": maps})
@@ -368,7 +380,8 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "lines that are left out in mode 'dropmalformed'": (
             reader(mode="DROPMALFORMED").format("csv").load(place)
         ),
-        "files of the format 'text'": spark.readStream.text(place),
+        "files of the format 'orc'": spark.readStream.schema("k string").orc(place),
+        "each file is one value": spark.readStream.text(place, wholetext=True),
         "the source 'rate'": spark.readStream.format("rate").load(),
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),

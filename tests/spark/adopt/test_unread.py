@@ -101,6 +101,15 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "pass the first rows",
     ),
     "branches that are not reached": (_dead, "update", "aggregate count(1)"),
+    "a map with equal keys that is never null": (
+        lambda s: (
+            s.groupBy("k")
+            .agg(sf.expr("map_from_entries(collect_list(struct('x' AS key, n)))").alias("bad"))
+            .selectExpr("k", "bad IS NULL AS gone", "if(k IS NULL, 1, 2) AS c")
+        ),
+        "update",
+        "",
+    ),
     "rows of groups that are left out": (
         lambda s: (
             s.groupBy("k")

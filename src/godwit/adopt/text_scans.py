@@ -1,0 +1,55 @@
+"""Files of plain lines as Spark's source ``text`` has them.
+
+A line ends with a line feed, a carriage return, or both; an empty one is a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.sources.text_formats import TextFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    from godwit.sources.directory import Directory
+    from godwit.sources.file_formats import BadLine, FileRange
+
+
+class SparkText(TextFormat):
+    """Lines of text in UTF-8; `column`: name of their column."""
+
+    name = "text"
+    has_columns = False
+
+    def __init__(self, column: str) -> None:
+        super().__init__(skips_bad=False)
+        self._columns = pa.schema([(column, pa.string())])
+
+    def read(
+        self,
+        directory: Directory,
+        part: FileRange,
+        fields: Sequence[pa.Field],
+        known: Container[str] = (),
+    ) -> Iterator[pa.RecordBatch | BadLine]:
+        del known
+        for block in self._blocks(directory, part):
+            text = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").removesuffix(b"\n")
+            whole = pa.array([text], pa.binary()).cast(pa.string())  # raises if it is not UTF-8
+            lines = pc.split_pattern(whole, "\n").values
+            yield pa.RecordBatch.from_arrays([lines] * len(fields), schema=pa.schema(fields))
+
+    def max_rows(self, directory: Directory, part: FileRange) -> int | None:
+        """Count the ends of lines in a range; ``None`` if the file cannot be divided."""
+        if not self._is_divisible(directory, part.file):
+            return None
+        blocks = self._blocks(directory, part)
+        return sum(block.count(b"\n") + block.count(b"\r") + 1 for block in blocks)
+
+    def _infer(self, block: bytes) -> pa.Schema:
+        del block
+        return self._columns
