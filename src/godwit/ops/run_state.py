@@ -111,6 +111,11 @@ class Frame:
     left_out: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # component → bytes of its state
     state_bytes: Mapping[str, int] = field(default_factory=dict)
+    # with a bound on the memory of state: bytes of the tables, key groups whose entries left them
+    # in the epoch, and keys whose entries came back
+    table_bytes: int = 0
+    evicted: int = 0
+    fetched: int = 0
     # key groups: being warmed, still to be moved, with rows that wait, that do not run
     in_flight: int = 0
     planned: int = 0
@@ -304,6 +309,9 @@ def _apply_progress(state: RunState, values: Mapping[str, Any]) -> RunState:
         },
         left_out=left_out,
         state_bytes=state_bytes or state.frame.state_bytes,
+        table_bytes=count(values.get("stateTableBytes")),
+        evicted=count(values.get("evictedKeyGroups")),
+        fetched=count(values.get("fetchedKeys")),
         in_flight=count(values.get("inFlightKeyGroups")),
         planned=count(values.get("plannedMoves")),
         waiting=count(values.get("waitingKeyGroups")),

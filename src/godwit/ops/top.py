@@ -207,6 +207,12 @@ class RunFigures:
     planned: int
     waiting: int
     suspended: int
+    state_bytes: int  # of all components
+    # with a bound on the memory of state, in the last epoch: bytes of the tables, key groups whose
+    # entries left them, and keys whose entries came back
+    table_bytes: int
+    evicted: int
+    fetched: int
     migrations: tuple[Movement, ...]  # under way
     sources: tuple[SourceAt, ...]
     measured: EventLine | None  # the controller's last measurement
@@ -239,6 +245,10 @@ def figures_of(run: RunState) -> RunFigures:
         planned=frame.planned,
         waiting=frame.waiting,
         suspended=frame.suspended,
+        state_bytes=sum(frame.state_bytes.values()),
+        table_bytes=frame.table_bytes,
+        evicted=frame.evicted,
+        fetched=frame.fetched,
         migrations=tuple(
             m for m in run.movements if m.ended_s is None and m.strategy != "recovery"
         ),
@@ -314,6 +324,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
         *_speed(figures, width, symbols),
         *_latencies(figures),
         _moving(figures),
+        *_state(figures),
         *(_source(source, symbols) for source in figures.sources),
         *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
         *(
@@ -384,6 +395,17 @@ def _moving(figures: RunFigures) -> Text:
         f"{figures.waiting} waiting, {figures.suspended} suspended",
         style="yellow" if busy else "",
     )
+
+
+def _state(figures: RunFigures) -> Iterator[Text]:
+    """Yield the line about state, if there is a bound on its memory."""
+    if figures.table_bytes:
+        yield Text(
+            f"state: {human_bytes(figures.state_bytes)}, "
+            f"{human_bytes(figures.table_bytes)} in tables; last epoch: "
+            f"{counted(figures.evicted, 'key group')} evicted, "
+            f"{counted(figures.fetched, 'key')} fetched"
+        )
 
 
 def _source(source: SourceAt, symbols: Symbols) -> Text:

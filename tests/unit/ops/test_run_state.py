@@ -230,6 +230,13 @@ def test_sources_without_a_name_are_those_of_the_flow_in_order() -> None:
     assert (source["name"], source["behind"]) == ("flights", 5)
 
 
+def test_the_tables_of_state_are_shown_with_what_left_them_and_came_back() -> None:
+    bounded = {"stateTableBytes": 70, "evictedKeyGroups": 8, "fetchedKeys": 4_000}
+    ((kind, values),) = epoch(0).items()
+    now = shown(after([FLOW, {kind: {**values, **bounded}}]))["now"]
+    assert (now["tableBytes"], now["evicted"], now["fetched"]) == (70, 8, 4_000)
+
+
 def test_the_state_of_a_report_is_what_a_page_shows() -> None:
     state = after(story())
     report = report_of(state, flow="delays", life=QueryLife("stopped", ""))

@@ -177,6 +177,14 @@ def test_a_frame_tells_speed_load_moves_lag_and_decisions() -> None:
     assert first.count("█") == 3 * second.count("█") + 1  # 40 blocks, and a third of them
 
 
+def test_state_has_a_line_where_its_memory_has_a_bound() -> None:
+    free = progress(3, {"0": 1.0}, totalStateBytes={"by_plane": 3 << 30})
+    bounded = free | {"stateTableBytes": 2 << 30, "evictedKeyGroups": 8, "fetchedKeys": 4_000}
+    said = "state: 3.0 GiB, 2.0 GiB in tables; last epoch: 8 key groups evicted, 4000 keys fetched"
+    assert said in lines(sight([{"progress": bounded}]))
+    assert not [line for line in lines(sight([{"progress": free}])) if "in tables" in line]
+
+
 def test_the_latency_of_rows_is_that_of_the_last_epoch_that_had_some() -> None:
     took = {"p50": 812.4, "p95": 9_999.0, "p99": 10_400.0, "max": 12_600.0, "sources": {}}
     with_rows = progress(3, {"0": 1.0}) | {"latencyMs": took}

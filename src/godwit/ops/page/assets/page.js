@@ -131,7 +131,7 @@ function drawRun() {
     figure("epoch takes", millis(get("took_ms"))),
     figure("backlog", short(backlog), known(backlog) ? "rows" : ""),
     figure("executors", short(get("executors"))),
-    figure("state", bytes(latest("state_bytes"))),
+    figure("state", bytes(latest("state_bytes")), shown && shown.tableBytes ? `${bytes(shown.tableBytes)} in tables, ${short(shown.evicted)} key groups evicted, ${short(shown.fetched)} keys fetched` : ""),
     ...(requests.length ? [figure("requests to the store", short(requests.reduce((sum, [, count]) => sum + count, 0)), requests.map(([kind, count]) => `${count} ${kind}`).join(", "))] : []));
   $("foot").textContent = run.measured ? `The controller measured last: ${run.measured}` : "";
 }
