@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from godwit.engine.lane.source_side import NumberedSplit
     from godwit.sources.source import Position
 
-ROWS_HERE: Final = 10_000
+ROWS_HERE: Final = 50_000
 BYTES_HERE: Final = 2**20
-"""Maximum rows and bytes that the driver reads itself."""
+"""Maximum rows and bytes of own sources that the driver reads itself."""
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 

@@ -15,6 +15,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
@@ -163,6 +164,16 @@ class LaneJob:
             boxes = later
         assert not any(boxes), "the last level has no receivers"
         return reports
+
+    def serial_s(self, instruction: EpochInstruction, reports: Sequence[LaneReport]) -> float:
+        """Return the seconds of the busiest task of an epoch, beyond those of the busiest lane."""
+        lanes: dict[int, float] = defaultdict(float)
+        tasks: dict[int, float] = defaultdict(float)
+        for report in reports:
+            took_s = report.took_ms.get("lane", 0.0) / 1e3
+            lanes[report.place] += took_s
+            tasks[self._task_of[instruction.places[report.place]]] += took_s
+        return max(tasks.values(), default=0.0) - max(lanes.values(), default=0.0)
 
     def send_work(
         self, work: Mapping[int, Sequence[Work]], given_up: Callable[[], str]

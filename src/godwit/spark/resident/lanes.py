@@ -19,6 +19,8 @@ The invariants:
 - *Lanes that the system has chosen occupy slots only while they pay, and no other job waits.*  They
   start after `_CHOSEN_AFTER` small epochs within `_CHOSEN_WITHIN_S`, and end if epochs pause, or
   tasks of any job of the session keep waiting for slots.
+- *Lanes that wait for each other pay only while they are faster.*  A task runs its lanes one after
+  the other, a Spark job all at once: chosen lanes end if their epochs take longer than those did.
 - *Spark's executors end without them.*  The job is ended before executors are given back, when its
   places are not today's, and with the query.
 """
@@ -30,6 +32,7 @@ import threading
 import time
 from collections import deque
 from itertools import count
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.engine.cluster import AttemptLostError
@@ -57,6 +60,10 @@ _WAITING_LOOKS: Final = 4
 _YIELD_S, _MAX_YIELD_S = 30.0, 600.0
 """Pause after that; twice as long if it comes soon after the last start."""
 _SOON_S: Final = 60.0
+_COMPARED: Final = 5
+"""Last epochs whose median time is compared: by Spark jobs, and by chosen lanes."""
+_SERIAL_S: Final = 0.05
+"""Time that lanes of one task wait for each other from which on a Spark job may be faster."""
 _RESTS_AFTER_REFUSAL = 10  # epochs
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 60.0
 
@@ -100,6 +107,9 @@ class ResidentLanes:
         self._looks = 0  # in a row at which tasks waited
         self._yields = 0
         self._started_s = 0.0
+        # seconds of the last small epochs, by Spark jobs and by the present lanes, and of waiting
+        self._by_jobs_s: deque[float] = deque(maxlen=_COMPARED)
+        self._by_lanes_s: deque[tuple[float, float]] = deque(maxlen=_COMPARED)
         self._rests = 0  # small epochs that go as Spark jobs, after one that was refused
         self._lost_epoch = -1  # the last one that lost its lanes: its next attempts go without
         self._failures, self._not_before_s = 0, 0.0
@@ -136,6 +146,7 @@ class ResidentLanes:
         job = self._job_for(instruction)
         if job is None:
             return None
+        began_s = self._now_s()
         try:
             reports = job.run(instruction, payloads, self._given_up)
         except LaneLostError as error:
@@ -154,7 +165,22 @@ class ResidentLanes:
             return None
         self._failures, self.reason = 0, ""
         self.epochs += 1
+        if self._chosen and payloads:
+            self._by_lanes_s.append((self._now_s() - began_s, job.serial_s(instruction, reports)))
+            self._end_if_slower(job)
         return reports
+
+    def record_job(self, took_s: float) -> None:
+        """Record how long a small epoch with rows took that was run as Spark jobs."""
+        self._by_jobs_s.append(took_s)
+
+    def _end_if_slower(self, job: LaneJob) -> None:
+        """End chosen lanes if they wait for each other, and Spark jobs were faster."""
+        if min(len(self._by_lanes_s), len(self._by_jobs_s)) < _COMPARED:
+            return
+        took_s, serial_s = map(median, zip(*self._by_lanes_s, strict=True))
+        if serial_s > _SERIAL_S and took_s > median(self._by_jobs_s):
+            self._yield_slots(job, "lanes that run one after the other take longer than Spark jobs")
 
     def yield_cores(self) -> None:
         """End the resident lanes, to free their cores for an epoch with many rows."""
@@ -218,6 +244,7 @@ class ResidentLanes:
                 groups = self._slots.claim(places, yields=self._chosen)
                 tasks = self._tasks(next(self._numbers))
                 self._waiting, self._looks, self._to_end = tasks.waiting, 0, ""
+                self._by_lanes_s.clear()
                 self._job = LaneJob(
                     groups,
                     self._flow,
@@ -270,12 +297,16 @@ class ResidentLanes:
         now_s = self._now_s()
         self._looks = self._looks + 1 if self._waiting() else 0
         if self._looks >= _WAITING_LOOKS:
-            soon = now_s < self._started_s + _SOON_S
-            self._yields = self._yields + 1 if soon else 0
-            pause_s = min(_YIELD_S * 2.0**self._yields, _MAX_YIELD_S)
-            self._end_between_epochs(job, "tasks of other jobs wait for task slots", pause_s)
+            self._yield_slots(job, "tasks of other jobs wait for task slots")
         elif now_s > self._slots.epoch_s + _IDLE_S:
             self._end_between_epochs(job, f"no epoch has begun for {_IDLE_S:g} s", 0.0)
+
+    def _yield_slots(self, job: LaneJob, reason: str) -> None:
+        """End chosen lanes, and start none for a while, longer if they have just started."""
+        soon = self._now_s() < self._started_s + _SOON_S
+        self._yields = self._yields + 1 if soon else 0
+        pause_s = min(_YIELD_S * 2.0**self._yields, _MAX_YIELD_S)
+        self._end_between_epochs(job, reason, pause_s)
 
     def _end_between_epochs(self, job: LaneJob, reason: str, pause_s: float) -> None:
         """End a job now, or before the next epoch if one is in its lanes.

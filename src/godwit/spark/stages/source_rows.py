@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from godwit.engine.cluster import BYTES_HERE, ROWS_HERE
+from godwit.engine.cluster import BYTES_HERE
 from godwit.engine.lane.lane_flow import source_feeds
 from godwit.plan.maps import map_dataframe
 from godwit.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
@@ -122,6 +122,7 @@ def read_feeds(
         yield from feed.inputs_from(pa.RecordBatch.from_arrays(columns, schema=feed.schema))
 
 
+_ROWS_HERE = 10_000  # more that were not expected are read twice
 _QUERY = "sql.streaming.queryId"
 _EXECUTION = "spark.sql.execution.id"
 
@@ -139,7 +140,7 @@ class SourceRows:
         schema: pa.Schema,
         *,
         # how much the driver takes, and what it expects to be worth taking
-        rows_at_most: int = ROWS_HERE,
+        rows_at_most: int = _ROWS_HERE,
         bytes_at_most: int = BYTES_HERE,
     ) -> None:
         self.latest: Any = None  # the RDD of the JVM that was last read; ``None`` before the first

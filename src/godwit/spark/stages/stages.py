@@ -12,6 +12,7 @@ place: there is one of every lane however often Spark runs a stage.
 from __future__ import annotations
 
 import pickle
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -181,10 +182,14 @@ def run_stages(
                 return reports
         else:
             resident.yield_cores()
+    began_s = time.perf_counter()
     with jobs():
-        return _run_jobs(
+        reports = _run_jobs(
             source, arrived, program, instruction, spark, locate=locate, by_files=by_files
         )
+    if resident is not None and arrived:
+        resident.record_job(time.perf_counter() - began_s)
+    return reports
 
 
 def _run_jobs(

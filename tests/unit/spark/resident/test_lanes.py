@@ -22,6 +22,7 @@ from tests.support.lane_tasks import (
 )
 
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.lane.messages import LaneReport
 from godwit.model import events
 from godwit.spark.resident import job as job_module
 from godwit.spark.resident import lane_task
@@ -394,6 +395,43 @@ def test_chosen_lanes_end_for_waiting_tasks_and_pause_longer_if_that_comes_again
             s.now_s += 1
             assert s.epoch(20 * count + 16, levels=2) is not None
         assert s.kinds[-1] == "ResidentLanesStarted"
+
+
+@pytest.mark.parametrize(
+    ("by_jobs_s", "lane_ms", "asked_for", "ends"),
+    [
+        (0.2, 150.0, False, True),
+        (0.4, 150.0, False, False),  # jobs take longer
+        (0.2, 20.0, False, False),  # not because a lane waits for another one
+        (0.2, 150.0, True, False),
+    ],
+)
+def test_chosen_lanes_that_wait_for_each_other_end_if_jobs_are_faster(
+    by_jobs_s: float, lane_ms: float, *, asked_for: bool, ends: bool
+) -> None:
+    def answers(_: int, work: Work) -> LaneAnswer:
+        s.now_s += 0.075  # for each of two lanes and levels
+        report = LaneReport(level=work.level, place=work.place, executor="local")
+        report.took_ms["lane"] = lane_ms
+        return answer(work, report=report.dumps())
+
+    tasks = Threads(answers=answers)
+    query = slots(2, now_s=lambda: 0.0)  # so that a task runs both lanes
+    with story(tasks, chosen=not asked_for, query=query) as s:
+        number = 0
+        while s.epoch(number, levels=2) is None:
+            s.lanes.record_job(by_jobs_s)
+            number += 1
+        for _ in range(4):
+            assert s.lanes.lanes == 2
+            s.lanes.record_job(by_jobs_s)
+            number += 1
+            s.epoch(number, levels=2)
+        assert (s.lanes.lanes == 0) is ends
+        assert ("one after the other" in s.lanes.reason) is ends
+        if ends:
+            assert s.epoch(number + 1) is None
+            assert s.kinds == ["ResidentLanesStarted", "ResidentLanesEnded"]
 
 
 def test_lanes_that_the_user_asked_for_stay_while_epochs_pause_and_tasks_wait(
