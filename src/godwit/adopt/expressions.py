@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
 _OVERFLOWS: dict[str, Overflow] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
 _DAY_US = 86_400_000_000
-_MAX_NEGATED = 34  # digits of decimals that Spark negates exactly
 _WITH_MODE = frozenset(
     {"Add", "Subtract", "Multiply", "Divide", "Remainder", "IntegralDivide", "Pmod", "Cast"}
 )
@@ -236,12 +235,9 @@ class ExpressionReader:
             _check_zone(zone)
         if name in _TEXTS and not all(map(is_text, types[:1])):
             raise ValueError("bytes instead of text")
-        if name in ("UnaryMinus", "Abs") and pa.types.is_decimal(dtype):
-            if dtype.precision > _MAX_NEGATED:
-                raise ValueError(f"the negation of decimals of {dtype.precision} digits")
-        elif name == "IntegralDivide" and not pa.types.is_integer(types[0]):
+        if name == "IntegralDivide" and not pa.types.is_integer(types[0]):
             raise ValueError("whole quotients of other types than integers")
-        elif name == "Cast":
+        if name == "Cast":
             pair = types[0], dtype
             if all(map(pa.types.is_list, pair)):
                 pair = types[0].value_type, dtype.value_type

@@ -772,11 +772,37 @@ def _cast(call: Function, values: pa.Array) -> pa.Array:
     return listed(rows, converted, values, call.dtype)
 
 
+def _negated(values: pa.Array, overflow: Overflow) -> pa.Array:
+    """Return values with the other sign; Spark rounds decimals to 34 digits, half to even."""
+    result = negate(values, overflow)
+    if not pa.types.is_decimal(values.type) or values.type.precision <= _EXACT_DIGITS:
+        return result
+    mask = mask_of(values)
+    numbers = unscaled(result)
+    for row in range(len(numbers)) if mask is None else np.flatnonzero(mask).tolist():
+        step = 10 ** max(len(str(abs(numbers[row]))) - _EXACT_DIGITS, 0)
+        whole, rest = divmod(numbers[row], step)
+        numbers[row] = (whole + (2 * rest + whole % 2 > step)) * step
+    fits = np.array([abs(number) < 10**values.type.precision for number in numbers], np.bool_)
+    known = fits if mask is None else fits & mask
+    safe = [number if fit else 0 for number, fit in zip(numbers, known.tolist(), strict=True)]
+    return decimals_of(safe, known, values.type)
+
+
+def _absolute(values: pa.Array, overflow: Overflow) -> pa.Array:
+    """Return values without their sign; of decimals, Spark negates those below zero."""
+    if not pa.types.is_decimal(values.type):
+        return absolute(values, overflow)
+    below = pc.less(values, pa.scalar(0, values.type))
+    return pc.if_else(below, _negated(values, overflow), values)
+
+
+_EXACT_DIGITS = 34
 _DIVISIONS = frozenset({"Divide", "Remainder", "IntegralDivide", "Pmod"})
 FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     **ARRAYS,
     **TEXTS,
-    "Abs": lambda call, values: absolute(values, call.overflow),
+    "Abs": lambda call, values: _absolute(values, call.overflow),
     "Add": _arithmetic("+"),
     "AddMonths": _add_months,
     "BRound": _bround,
@@ -848,7 +874,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "ToUTCTimestamp": _to_utc,
     "TruncDate": _truncate_date,
     "TruncTimestamp": _truncate_time,
-    "UnaryMinus": lambda call, values: negate(values, call.overflow),
+    "UnaryMinus": lambda call, values: _negated(values, call.overflow),
     "UnixDate": lambda _, values: column_of(values_of(values), mask_of(values), pa.int32()),
     "UnixMicros": _unix_time(1),
     "UnixMillis": _unix_time(1_000),

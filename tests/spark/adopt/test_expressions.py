@@ -37,6 +37,8 @@ _LAST_DIGITS = (
     *("array_prepend(`as`, null)", "concat(ar, array(cast(w as int)))"),
     *("zip_with(ar, array(a, 5), (x, y) -> x + y)", "zip_with(`as`, ar, (x, y) -> concat(x, y))"),
     *("cast(m as float)", "cast(l as float)", "cast(l / 7 as float)", "cast(16777217.0 as float)"),
+    *("-l", "abs(l)", "abs(-l)", "-(-l)", "-(l / 3)", "abs(cast(l as decimal(38, 9)) * -1)"),
+    *("-cast(l / 7 as decimal(38, 11))", "abs(l - 1e17)", "-l < 0", "-cast(l as decimal(36, 6))"),
     *("cast(cast(16777217.0000000001 as decimal(38, 10)) + l * 0 as float)",),
 )
 _CLOCKS = (
