@@ -272,7 +272,7 @@ class Controller:
         passed_s = now_s - self._statistics.began_s
         if self._settings.scaling_model is not None and self._statistics.stepped:
             return True  # what needs more executors should not wait for the period's end
-        if self._resizing.mostly_lent and self._statistics.caught_up(
+        if self._resizing.many_lent and self._statistics.caught_up(
             self._settings.cadence.min_epochs
         ):
             return True  # nor should executors that only a backlog needed, if they are many

@@ -113,15 +113,15 @@ class Pace:
         # and whether the last answer asks for such.
         self._lent = self._lends = False
         # Executors that sufficed for the rate when such were last asked for, over rows a second;
-        # and whether these were as many again.
-        self._sufficed_per_row, self._lends_most = 0.0, False
+        # and whether these were many.
+        self._sufficed_per_row, self._lends_many = 0.0, False
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
     @property
-    def mostly_lent(self) -> bool:
-        """True if at least half of the executors were asked for only to work a backlog off."""
-        return self._lent and self._lends_most
+    def many_lent(self) -> bool:
+        """True if at least a third of the executors were asked for only to work a backlog off."""
+        return self._lent and self._lends_many
 
     def record_decision(
         self,
@@ -295,7 +295,7 @@ class Pace:
             if self._lends:
                 rate = situation.arrival_per_s
                 self._sufficed_per_row = (wanted.sufficient or 0) / rate if rate > 0 else 0.0
-                self._lends_most = within >= 2 * (wanted.sufficient or 0)
+                self._lends_many = within >= _MANY * (wanted.sufficient or 0)
             return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
@@ -369,6 +369,8 @@ _AT_REST = 3
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
 _NOISE = "the rate that asks for more may be noise"
+_MANY = 1.5
+"""Executors over those that suffice from which those beyond are given back early."""
 _ROUNDING = 1e-6
 """Share of an executor that is none."""
 _NEARLY = 1.05
@@ -446,9 +448,9 @@ class Resizing:
         return self._pace.last
 
     @property
-    def mostly_lent(self) -> bool:
-        """True if all executors have come, and half of them only to work a backlog off."""
-        return self._pace.mostly_lent and not self.pending
+    def many_lent(self) -> bool:
+        """True if all executors have come, and a third of them only to work a backlog off."""
+        return self._pace.many_lent and not self.pending
 
     @property
     def lead_s(self) -> float:

@@ -588,6 +588,16 @@ def after_a_loan() -> Pace:
     return pace
 
 
+@pytest.mark.parametrize(("executors", "many"), [(8, False), (9, True)])
+def test_a_third_of_the_executors_are_many(executors: int, many: bool) -> None:
+    pace = Pace(cool_down_s=30.0)
+    wanted = replace(wanting(6, executors), aim=executors, sufficient=6, target=2.0, measured=3.0)
+    pace.step(wanted, situation(backlog_rows=8000), PoolView(), paced=True)
+    assert not pace.many_lent, "nothing is decided"
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    assert pace.many_lent == many
+
+
 def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
     """At the first period that meets the target, without a rest, to what suffices for the rate."""
     pace = after_a_loan()
