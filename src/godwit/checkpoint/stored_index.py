@@ -133,6 +133,9 @@ class SortedRun:
         """
         codes = distinct(self.key_groups.prefixes(hashes))
         first = np.searchsorted(self.codes, codes)
+        nearest = self.codes[np.minimum(first, len(self.codes) - 1)]
+        present = (nearest & ~_LOW) == codes
+        codes, first = codes[present], first[present]
         counts = np.searchsorted(self.codes, codes | _LOW, side="right") - first
         rows = (self.codes[consecutive(first, counts)] & _LOW).view(np.int64)
         rows.sort()
