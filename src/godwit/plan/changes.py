@@ -29,7 +29,6 @@ from godwit.plan.nodes import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from godwit.columns.signed import Kind
     from godwit.plan.nodes import FlowGraph, OperatorNode, StreamNode
 
 _WAYS_OUT = {
@@ -141,8 +140,3 @@ def _feeds_text(stream: StreamNode) -> str:
     feeds = [branch.feed for branch in branches_of(stream)]
     kinds = ("source" if isinstance(feed, SourceNode) else "operator" for feed in feeds)
     return " and ".join(f"{k} {f.name!r}" for k, f in zip(kinds, feeds, strict=True))
-
-
-def kind_text(kind: Kind) -> str:
-    """Return the kind of a stream as text for users."""
-    return _NAMES[kind]
