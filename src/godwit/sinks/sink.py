@@ -303,6 +303,8 @@ class Sink(ABC):
         """True if `deliver` may run on a thread of its own, while lanes work on the next epoch.
 
         Deliveries still do not overlap, and the next epoch is committed only after this delivery.
+        It matters in flows over Godwit's own sources. Such a `deliver` must not use Spark, nor
+        share anything with lanes.
 
         Examples
         --------
@@ -473,6 +475,10 @@ class Sink(ABC):
 
     def row_check(self) -> RowCheck | None:
         """Return a check for rows that the target can never take, or ``None``; after `open`.
+
+        The function is pickled and sent to lanes. It gets an Arrow batch, and returns the positions
+        and reasons of such rows (`godwit.plan.staging.Rejections`) or ``None``; the rows go to the
+        sink `rejects`.
 
         Examples
         --------
