@@ -68,6 +68,7 @@ class SparkCsv(TextFormat):
     ) -> Iterator[pa.RecordBatch | BadLine]:
         del known  # columns are those of positions
         wanted = [self._columns.field(field.name) for field in fields]
+        wanted = wanted or [self._columns.field(0).with_type(pa.string())]  # it has the rows
         read = [*self._columns] if self._fails else wanted
         has_header = self._header and part.start == 0
         for block in self._blocks(directory, part):

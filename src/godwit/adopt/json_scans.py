@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.adopt.read_texts import UnsureError, converter, date_of, decimal_of, timestamp_of
+from godwit.adopt.read_texts import (
+    ROWS,
+    UnsureError,
+    converter,
+    date_of,
+    decimal_of,
+    timestamp_of,
+)
 from godwit.columns.nested import has_leaf
 from godwit.sources.json_files import JsonFormat, lines_of, type_in_json
 from godwit.sources.message_formats import json_decoder
@@ -72,6 +79,7 @@ class SparkJson(JsonFormat):
         known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
         del known  # each line has names of its own
+        fields = fields or [ROWS]
         schema = pa.schema(fields)
         parse = self._fast(fields)
         for block in self._blocks(directory, part):

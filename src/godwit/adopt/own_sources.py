@@ -450,6 +450,8 @@ def _json(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
 def _csv(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
     """Return the format of CSV files; raise if lines or values may be read otherwise."""
     mode = _mode_of(scan, options, stored, ("permissive", "failfast"))
+    if not stored.columns:
+        raise _refused(scan, "its columns are all those of its directories")
     for field in stored.columns if mode == "failfast" else stored.read:
         try:
             converter(field.type, stored.zone)
@@ -499,10 +501,12 @@ def _is_of_json(dtype: pa.DataType) -> bool:
 
 
 def _text(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
-    """Return the format of files of lines; raise if a file is one value."""
+    """Return the format of files of lines; raise if a file is one value, or has other columns."""
     if options.get("wholetext", "false").lower() != "false":
         raise _refused(scan, "each file is one value (wholetext)")
-    return SparkText(stored.columns.names[0])
+    if len(stored.read) > 1 or not all(pa.types.is_string(field.type) for field in stored.read):
+        raise _refused(scan, "lines of text are one column of strings")
+    return SparkText()
 
 
 _FORMATS: Final[

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Converter = Callable[[pa.Array], pa.Array]
 
+ROWS: Final = pa.field("", pa.string())
+"""Column that is read where a scan reads no column of its files: rows are read by some column."""
+
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(
     r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?)[fFdD]?[\x00-\x20]*"

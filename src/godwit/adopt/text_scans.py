@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.adopt.read_texts import ROWS
 from godwit.sources.text_formats import TextFormat
 
 if TYPE_CHECKING:
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 
 
 class SparkText(TextFormat):
-    """Lines of text in UTF-8; `column`: name of their column."""
+    """Lines of text in UTF-8."""
 
     name = "text"
     has_columns = False
 
-    def __init__(self, column: str) -> None:
+    def __init__(self) -> None:
         super().__init__(skips_bad=False)
-        self._columns = pa.schema([(column, pa.string())])
 
     def read(
         self,
@@ -41,7 +41,8 @@ class SparkText(TextFormat):
             text = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").removesuffix(b"\n")
             whole = pa.array([text], pa.binary()).cast(pa.string())  # raises if it is not UTF-8
             lines = pc.split_pattern(whole, "\n").values
-            yield pa.RecordBatch.from_arrays([lines] * len(fields), schema=pa.schema(fields))
+            (field,) = fields or [ROWS]
+            yield pa.RecordBatch.from_arrays([lines], schema=pa.schema([field]))
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
         """Count the ends of lines in a range; ``None`` if the file cannot be divided."""
@@ -52,4 +53,4 @@ class SparkText(TextFormat):
 
     def _infer(self, block: bytes) -> pa.Schema:
         del block
-        return self._columns
+        return pa.schema([("value", pa.string())])

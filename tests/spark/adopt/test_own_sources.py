@@ -230,6 +230,10 @@ def _scans(reader: Any, place: Path) -> dict[str, DataFrame]:
         .text(str(place / "lines"))
         .withColumn("one", sf.lit(1))
         .select("one"),
+        "directories of JSON": reader("k string, dt date").json(str(place / "json")).select("dt"),
+        "directories of lines": reader("line string, dt date")
+        .text(str(place / "lines"))
+        .select("dt"),
         "nested": reader(nested).parquet(str(place / "nested")).select("s", "l", "m", "s.x"),
     }
 
@@ -382,6 +386,7 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         ),
         "files of the format 'orc'": spark.readStream.schema("k string").orc(place),
         "each file is one value": spark.readStream.text(place, wholetext=True),
+        "lines of text are one column": spark.readStream.schema("n int").text(place),
         "the source 'rate'": spark.readStream.format("rate").load(),
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),

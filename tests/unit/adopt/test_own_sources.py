@@ -11,14 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
+from godwit.adopt.csv_scans import SparkCsv
+from godwit.adopt.json_scans import SparkJson
 from godwit.adopt.own_sources import ComputedSource
+from godwit.adopt.parquet_scans import SparkParquet
 from godwit.adopt.scanned_files import ScannedFiles
 from godwit.adopt.stateless import ComputedColumn, Projection, Selection, StatelessPart
+from godwit.adopt.text_scans import SparkText
 from godwit.operators.aggregates.expressions import Column, IsNull, Not
 from godwit.sources.file_formats import ParquetFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from godwit.sources.file_formats import FileFormat
 
 INPUTS = (("#1", pa.int64()), ("#2", pa.string()))
 OUTPUTS = (("#1", "n", pa.int64()), ("#3", "name", pa.string()))
@@ -113,3 +119,49 @@ def test_a_file_that_an_epoch_cut_goes_on_before_newer_ones(tmp_path: Path) -> N
     firsts = [rows[0] if rows else None for rows in epochs]
     assert sorted(n for rows in epochs for n in rows) == list(range(30))
     assert firsts == [10, 15, 20, 25, 0, 5, None, None]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "content"),
+    [
+        (SparkText(), b"x\ny"),
+        (
+            SparkCsv(
+                pa.schema([("v", pa.int64())]),
+                separator=",",
+                header=True,
+                null_text="",
+                doubled=False,
+                fails=False,
+                zone="UTC",
+            ),
+            b"v\nx\n2\n",
+        ),
+        (SparkJson(mode="permissive", zone="UTC"), b'{"v": 1}\n{"": {}}\n'),
+        (SparkParquet(), None),
+    ],
+)
+def test_rows_of_files_are_read_though_only_columns_of_their_directories_are(
+    tmp_path: Path, file_format: FileFormat, content: bytes | None
+) -> None:
+    directory = tmp_path / "day=3"
+    directory.mkdir()
+    if content is None:
+        pq.write_table(pa.table({"v": [1, 2]}), directory / "0")
+    else:
+        (directory / "0").write_bytes(content)
+    days = pa.schema([("day", pa.int32())])
+    files = ScannedFiles(
+        file_format,
+        str(tmp_path),
+        schema=days,
+        partitions=days,
+        pattern=None,
+        is_pattern=False,
+        max_files_per_epoch=None,
+        max_bytes_per_epoch=None,
+        newest_first=False,
+    )
+    (split,) = files.splits(files.start(), files.latest(files.start()), 1)
+    rows = pa.Table.from_batches(files.read(split, ["day"]))
+    assert rows["day"].to_pylist() == [3, 3]
