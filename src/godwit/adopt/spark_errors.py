@@ -16,7 +16,7 @@ from godwit.model.errors import GodwitError
 class _SparkError(PySparkException):
     """Answers of PySpark's errors, for an error that is of a class of Godwit's too."""
 
-    condition: str
+    condition: str | None
     state: str | None
 
     def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
@@ -56,7 +56,7 @@ class _SparkError(PySparkException):
 
 
 @cache
-def _both(kind: Any, spark: Any, condition: str, state: str | None) -> Any:
+def _both(kind: Any, spark: Any, condition: str | None, state: str | None) -> Any:
     """Return the class of errors of both kinds."""
     named = {"condition": condition, "state": state, "__module__": kind.__module__}
     return type(kind.__name__, (_SparkError, kind, spark), named)
@@ -65,7 +65,7 @@ def _both(kind: Any, spark: Any, condition: str, state: str | None) -> Any:
 def as_spark_error(
     error: GodwitError,
     spark: type[PySparkException],
-    condition: str,
+    condition: str | None,
     state: str | None = None,
 ) -> GodwitError:
     """Return an error with the class and text of `error` that is of a class of PySpark's too.

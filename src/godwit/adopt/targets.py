@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -98,7 +99,7 @@ def refused_setting(
     message: str,
     remedy: str,
     spark: type[PySparkException] = PySparkValueError,
-    condition: str = "UNSUPPORTED_OPERATION",
+    condition: str | None = "UNSUPPORTED_OPERATION",
     state: str | None = None,
 ) -> GodwitError:
     """Return the `UnsupportedQueryError` that a setting of a writer cannot be adopted.
@@ -181,8 +182,18 @@ def _check_partitions(target: Target) -> None:
     columns = target.rows.columns
     is_case_sensitive = target.rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     known = columns if is_case_sensitive else [column.lower() for column in columns]
-    for name in target.partition_by:
-        if (name if is_case_sensitive else name.lower()) not in known:
+    names = [name if is_case_sensitive else name.lower() for name in target.partition_by]
+    for name, again in Counter(names).items():
+        if again > 1:
+            raise refused_setting(
+                f"partitionBy(...) has the column {name!r} {again} times.",
+                "Give it once.",
+                AnalysisException,
+                "COLUMN_ALREADY_EXISTS",
+                "42711",
+            )
+    for name, as_known in zip(target.partition_by, names, strict=True):
+        if as_known not in known:
             raise refused_setting(
                 f"The rows have no column {name!r} to partition by; they have {listing(columns)}.",
                 f"{did_you_mean(name, columns)}Give another one to partitionBy(...).",

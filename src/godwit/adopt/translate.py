@@ -258,7 +258,7 @@ class Translation:
                 node=kind_of(self.plan),
                 place=place_of(self.plan),
             )
-            condition, state = str(error.getCondition()), error.getSqlState()
+            condition, state = error.getCondition(), error.getSqlState()
             raise as_spark_error(refusal, AnalysisException, condition, state) from None
 
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:

@@ -350,11 +350,11 @@ class StreamWriter:
                 "VALUE_NOT_ALLOWED",
             )
         if name == "processingTime":
-            self._check_interval(str(value))
+            self._check_interval(value)
         self._trigger = {name: value}
         return self
 
-    def _check_interval(self, interval: str) -> None:
+    def _check_interval(self, interval: Any) -> None:
         """Raise as Spark does if it cannot read an interval."""
         try:
             self._dataframe.writeStream.trigger(processingTime=interval)
@@ -364,7 +364,7 @@ class StreamWriter:
                 f"Spark cannot read {interval!r} as the interval of a trigger.",
                 'Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
                 spark if isinstance(error, spark) else PySparkValueError,
-                str(error.getCondition()),
+                error.getCondition(),
                 error.getSqlState(),
             ) from None
 
@@ -385,7 +385,7 @@ class StreamWriter:
                 "Give a function of a row, or an object with a method process(row), and open(...) "
                 "and close(...) if it has them.",
                 PySparkAttributeError,
-                str(error.getCondition()),
+                error.getCondition(),
             ) from None
         self._batches = RowByRow(f)
         return self

@@ -63,6 +63,8 @@ _SETTINGS: dict[str, Callable[[Any, str], object]] = {
     "no trigger": lambda writer, _: writer.trigger(),
     "a false trigger": lambda writer, _: writer.trigger(once=False),
     "an interval that does not exist": lambda w, _: w.trigger(processingTime="5 parsecs"),
+    "an interval that is a number": lambda writer, _: writer.trigger(processingTime=5),
+    "a negative interval": lambda writer, _: writer.trigger(processingTime="-1 second"),
     "no function": lambda writer, _: writer.foreach(3),
     "no checkpoint": lambda writer, path: writer.format("parquet").start(path),
     "no path": lambda writer, path: (
@@ -74,6 +76,9 @@ _SETTINGS: dict[str, Callable[[Any, str], object]] = {
     ),
     "partitions by no column": lambda writer, path: (
         writer.partitionBy("nil").option("checkpointLocation", path).start(path, "json")
+    ),
+    "partitions by a column twice": lambda writer, path: (
+        writer.partitionBy("value", "VALUE").option("checkpointLocation", path).start(path, "json")
     ),
     "partitions by all columns": lambda writer, path: (
         writer.partitionBy("VALUE", "timestamp")
