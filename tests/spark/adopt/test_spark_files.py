@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,9 @@ def _start(writer: Any, place: str) -> Any:
 def test_files_and_their_log_are_those_that_spark_writes(
     spark: SparkSession, tmp_path: Path, file_format: str
 ) -> None:
-    places = {"native": str(tmp_path / "native"), "ours": str(tmp_path / "ours")}
+    working: Any = spark._jvm.System  # type: ignore[union-attr]
+    relative = os.path.relpath(tmp_path / "ours", working.getProperty("user.dir"))
+    places = {"native": str(tmp_path / "native"), "ours": relative}
     for numbers in (range(1), range(1, 2)):
         rows = _input(spark, tmp_path / "in", numbers).select("k", (sf.col("n") + 1).alias("m"))
         for kind, writer in (("native", rows.writeStream), ("ours", gw.write_stream(rows))):
