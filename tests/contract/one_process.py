@@ -263,7 +263,7 @@ class OneProcess:
         if self.view.due:
             self.run_epoch(None)
         elif self.view.awaits:
-            self.coordinator.let_time_pass()
+            self.coordinator.advance_clock()
 
     def settle(self) -> None:
         """See `Realization.settle`."""

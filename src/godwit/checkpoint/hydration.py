@@ -54,7 +54,7 @@ KeyGroups = npt.NDArray[np.int64]
 _Changelog = list[tuple["SegmentRef", KeyGroups]]
 
 
-def bring_forward(
+def catch_up_copies(
     local: LocalState,
     needed: npt.NDArray[np.bool_],
     keep_up: npt.NDArray[np.bool_] | None = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.checkpoint.hydration import bring_forward, pack_copies, recover_chains, unpack_copies
+from godwit.checkpoint.hydration import catch_up_copies, pack_copies, recover_chains, unpack_copies
 from godwit.migration.coordinator import Warmed
 from godwit.migration.sources import Delivery
 from godwit.model.errors import MigrationError
@@ -43,7 +43,7 @@ def warm_states(
     held_versions: Callable[[StateId], npt.NDArray[int64]],
     transfers: Iterable[PeerCopies],
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
-    bring: Callable[[StateInstruction, int], Mapping[int, int]],
+    catch_up: Callable[[StateInstruction, int], Mapping[int, int]],
     now_s: Callable[[], float],
 ) -> Warmed:
     """Bring copies of all states of a component up to date, by an order; return the result.
@@ -51,8 +51,8 @@ def warm_states(
     `instructor`: builds instructions to bring copies forward. `held_versions`: state → versions on
     the executor now, shape ``(num_key_groups,)``. `transfers`: requests to peers, each yielded when
     its links are free. `fetch`: requests a peer's copies; returns state → key group → received
-    version. `bring`: brings copies of one state to the committed version; returns key group → its
-    version afterwards.
+    version. `catch_up`: replays the changelog of one state to the committed version; returns key
+    group → its version afterwards.
 
     Raises `MigrationError` if a peer has sent an epoch that is not committed.
     """
@@ -71,7 +71,7 @@ def warm_states(
                 remedy="The copy is discarded.",
                 state=str(state),
             )
-        versions_now = tables[state] = bring(instruction, committed)
+        versions_now = tables[state] = catch_up(instruction, committed)
         # The copy of a key group without any state is complete.
         reached.append({g: max(versions_now.get(g, -1), committed) for g in order.key_groups})
     reach = {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
@@ -131,7 +131,7 @@ def warm_copies(
     `lanes`: number of lanes of the executor.
     """
     warmed = np.array(sorted(key_groups), np.int64)
-    bring_forward(
+    catch_up_copies(
         local,
         key_group_mask(warmed, local.num_key_groups),
         layout=layout,

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.collection import reading_while_collected
-from godwit.checkpoint.hydration import bring_forward, rows_of_segment
+from godwit.checkpoint.hydration import catch_up_copies, rows_of_segment
 from godwit.checkpoint.records import StateId
 from godwit.columns.hashing import canonical_keys
 from godwit.columns.python_values import python_values
@@ -274,7 +274,7 @@ class QueryState:
         """
         values = self._asked.check_scan(prefix, limit)
         with self._lock:
-            record = _bring_forward([(self, None)])
+            record = _catch_up_copies([(self, None)])
             return self._scanned(record, values, limit)
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class QueryState:
             (groups,) = groups_of_keys(batch)
             batch = batch.take(pa.array(np.sort(np.unique(groups, return_index=True)[1])))
         with self._lock:
-            return self._answer(_bring_forward([(self, batch)]), batch)
+            return self._answer(_catch_up_copies([(self, batch)]), batch)
 
     def _of_key(self, entries: pa.Table) -> Any:
         """Return the entries of one key, as `get` does."""
@@ -471,7 +471,7 @@ class QueryStates:
         with ExitStack() as locked:
             for state in asked.values():
                 locked.enter_context(state._lock)  # noqa: SLF001
-            record = _bring_forward([(state, batches[name]) for name, state in asked.items()])
+            record = _catch_up_copies([(state, batches[name]) for name, state in asked.items()])
             self._answered.epoch = -1 if record is None else record.epoch
             return {name: asked[name]._answer(record, batches[name]) for name in keys}  # noqa: SLF001
 
@@ -511,7 +511,7 @@ class _Copy:
             return
         snapshots = {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
         floor[list(snapshots)] = -1
-        bring_forward(
+        catch_up_copies(
             self.local,
             missing.wanted,
             layout=self.layout,
@@ -658,7 +658,7 @@ class _Opened:
         return pa.RecordBatch.from_arrays(batch.columns[1:], schema=self.schema)
 
 
-def _bring_forward(
+def _catch_up_copies(
     asked: Sequence[tuple[QueryState, pa.RecordBatch | None]],
 ) -> CommitRecord | None:
     """Bring the copies of states to the last committed epoch, and return its record.

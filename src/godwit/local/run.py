@@ -282,7 +282,7 @@ class LocalRun(FlowRun):
         if self.is_due:
             return self.epoch(None)
         if self.view.awaits:
-            self.coordinator.let_time_pass()
+            self.coordinator.advance_clock()
         return None
 
     def run_until_idle(self) -> Iterator[EpochOutcome]:
@@ -437,7 +437,7 @@ class LocalRun(FlowRun):
     def _warm(self, order: StartWarming) -> None:
         """Bring the copies of an order up to date, and report them to the coordinator."""
 
-        def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+        def catch_up(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring an executor's copies of one state up to the committed version."""
             return warm_copies(
                 self._local_state(order.executor, instruction.state),
@@ -457,7 +457,7 @@ class LocalRun(FlowRun):
             ),
             transfers=order.peers,
             fetch=lambda asked: self.fetch(order, asked),
-            bring=bring,
+            catch_up=catch_up,
             now_s=lambda: self.now_us() / 1e6,
         )
         self.warmed(order, warmed)

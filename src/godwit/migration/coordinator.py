@@ -133,7 +133,7 @@ class Coordinator:
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
-            self._carry_out(order, {})
+            self._execute(order, {})
 
     # -- threads -----------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Coordinator:
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     @_locked
-    def let_time_pass(self) -> None:
+    def advance_clock(self) -> None:
         """Advance the protocol's clock while no epoch runs, so that orders time out."""
         if self._view.running is None:
             self._follow(self._protocol.hold_epoch(self._seconds_passed()))
@@ -491,7 +491,7 @@ class Coordinator:
             self._ports.announce(event)
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
-            self._carry_out(order, assignments)
+            self._execute(order, assignments)
         if self._regrouping is not None:
             self._regrouping.advance()
 
@@ -500,7 +500,7 @@ class Coordinator:
         transfers = self._view.components[order.component].transfers
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
-    def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
+    def _execute(self, order: Command, before: Mapping[str, Any]) -> None:
         """Announce and carry out a command; `before`: component → its assignment before."""
         match order:
             case Announce(event, values):

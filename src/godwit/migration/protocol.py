@@ -23,7 +23,7 @@ from godwit.migration.messages import Announce, Command, MigrationOutcome
 from godwit.migration.on_demand import why_load_first
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
-from godwit.migration.slots import activate_standby, instant_key_groups, pair_of, taken_by
+from godwit.migration.slots import activate_standby, active_key_groups, instant_key_groups, pair_of
 from godwit.migration.state import ProtocolState, ProtocolView
 from godwit.migration.strategy import Policy, Strategy
 from godwit.model import events
@@ -138,7 +138,7 @@ class MigrationProtocol:
                         instant=instant_key_groups(c, self._components, run),
                     )
                     for name, c in self._components.items()
-                    for takes, smooth in [taken_by(c, run)]
+                    for takes, smooth in [active_key_groups(c, run)]
                 }
             ),
         )

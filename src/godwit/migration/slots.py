@@ -40,7 +40,7 @@ def pair_of(run: ProtocolState, component: str) -> tuple[SlotPair, int] | None:
     return None
 
 
-def taken_by(
+def active_key_groups(
     component: TrackedComponent, run: ProtocolState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
     """Return the key groups whose rows a slot takes, and those that are switching smoothly.

@@ -293,7 +293,7 @@ class QueryRun(FlowRun):
         """Let the coordinator retry lost orders for copies without an epoch, once a second."""
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
-            self.coordinator.let_time_pass()
+            self.coordinator.advance_clock()
 
     def use_this_thread(self) -> None:
         """Prepare the calling thread, which is not Spark's, to start jobs of this run."""

@@ -121,7 +121,7 @@ class BackgroundCopies:
                     order.executor, state, self._instructor.num_key_groups
                 )
 
-        def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+        def catch_up(instruction: StateInstruction, committed: int) -> dict[int, int]:
             """Bring copies of one state up to the committed version, in a Spark job."""
             return warm_copies(
                 self._copy_request(instruction.state, order.executor),
@@ -155,7 +155,7 @@ class BackgroundCopies:
             held_versions=held_versions,
             transfers=self._transfers(order),
             fetch=fetch,
-            bring=bring,
+            catch_up=catch_up,
             now_s=time.perf_counter,
         )
 

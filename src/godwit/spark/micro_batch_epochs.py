@@ -36,7 +36,7 @@ from godwit.runtime.source_figures import SourceProgress
 from godwit.runtime.source_loop import num_tasks
 from godwit.runtime.threads import DaemonPool, GateClosedError
 from godwit.spark.batch_rows import BatchRows
-from godwit.spark.micro_batches import MicroBatches, give_id, query_of, remove_leftovers
+from godwit.spark.micro_batches import MicroBatches, query_of, remove_leftovers, write_query_id
 from godwit.spark.progress import offsets_behind
 from godwit.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.spark.stages.stages import EpochRows
@@ -107,7 +107,7 @@ class MicroBatchRows(BatchRows):
         log = self._log
         self._batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(log.storage, self._offsets, committed=log.latest is not None)
-        give_id(log.storage, log.identity.query_id)
+        write_query_id(log.storage, log.identity.query_id)
         remove_leftovers(log.storage)
         super().open()
         if self._ends:

@@ -231,7 +231,7 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
         spark.conf.unset(_MANAGER)
 
 
-def give_id(storage: CheckpointStorage, query_id: str) -> None:
+def write_query_id(storage: CheckpointStorage, query_id: str) -> None:
     """Write the query id for Spark into the checkpoint, unless Spark has written one."""
     path = "spark/metadata"
     if query_id and path not in storage.list("spark"):

@@ -19,7 +19,7 @@ from tests.support.records import segment_ref, snapshot_ref
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, pack_entries
-from godwit.checkpoint.hydration import bring_forward
+from godwit.checkpoint.hydration import catch_up_copies
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.store.changes import StateRows
@@ -94,7 +94,7 @@ def bring(
         assert chains is not None
         return {g: chains[g] for g in key_groups}
 
-    short, _ = bring_forward(
+    short, _ = catch_up_copies(
         local,
         needed,
         keep_up,

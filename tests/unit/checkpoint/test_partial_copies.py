@@ -16,7 +16,7 @@ from godwit.checkpoint import partial_copies, stored_chains, stored_index
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import KeyGroupChain
 from godwit.checkpoint.entries import EntryLayout, pack_entries
-from godwit.checkpoint.hydration import bring_forward, pack_copies, unpack_copies
+from godwit.checkpoint.hydration import catch_up_copies, pack_copies, unpack_copies
 from godwit.checkpoint.partial_copies import PartialCopies, Touched
 from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
@@ -131,7 +131,7 @@ class History:
             if touched is None
             else Touched(hashes=hashes_of(touched), key_groups=mask, min_bytes=0)
         )
-        cold, parts = bring_forward(
+        cold, parts = catch_up_copies(
             local,
             needed,
             ALL,

@@ -96,7 +96,7 @@ def test_key_groups_that_a_peer_did_not_send_count_as_read_from_the_checkpoint()
         held_versions=lambda _: np.full(N, -1),
         transfers=peers,
         fetch=lambda asked: {state: {1: 7}} if asked.executor == "b" else {},
-        bring=lambda *_: {1: 7, 2: 7, 3: 7},
+        catch_up=lambda *_: {1: 7, 2: 7, 3: 7},
         now_s=lambda: 0.0,
     )
     assert warmed.deliveries == tuple(

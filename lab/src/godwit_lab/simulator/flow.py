@@ -415,9 +415,7 @@ class SimulatedFlow:
         for name, assignment in assignments.items():
             self.holdings[name].set_initial_state(self._spread[name].initial_state)
             everything = np.ones(assignment.num_key_groups, np.bool_)
-            self.holdings[name].copies.bring_forward(
-                assignment, everything, np.zeros(len(everything))
-            )
+            self.holdings[name].copies.catch_up(assignment, everything, np.zeros(len(everything)))
 
     # -- an attempt -------------------------------------------------------------------------------
 
@@ -606,7 +604,7 @@ class SimulatedFlow:
             )
             changelog, snapshots = changelog + written, snapshots + rewritten
             # The lanes' copies are of the version before this epoch.
-            self.holdings[name].copies.bring_forward(part.plan.assignment, part.used, before)
+            self.holdings[name].copies.catch_up(part.plan.assignment, part.used, before)
         fed = {feed.upstream for c in self.components.values() for feed in c.feeds}
         outcome = build_outcome(
             work,

@@ -101,7 +101,7 @@ class SimulatedCopies:
         seen: FloatArray = self._seen[entries]
         return seen
 
-    def bring_forward(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
+    def catch_up(self, assignment: Assignment, used: BoolArray, seen: FloatArray) -> None:
         """Record that owners' copies of `used` key groups (a mask) include `seen` bytes of log."""
         rows, groups = self.owners(assignment)
         entries = rows[used], groups[used]
@@ -166,7 +166,7 @@ class Holdings:
         behind = self.written_bytes - seen_bytes
         return np.where(exists, np.minimum(behind, state_bytes), state_bytes)
 
-    def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
+    def catch_up(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
         """Record that an executor's copies include `seen_bytes` bytes of the changelog."""
         copy = self.copy(executor)
         copy.exists[key_groups] = True

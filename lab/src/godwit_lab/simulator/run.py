@@ -230,7 +230,7 @@ class Simulation:
         """Advance time by `_PAUSE_S`, or to the next trigger or change of executors if later."""
         until_s = self._now_s + _PAUSE_S
         if self.coordinator.view.awaits:
-            self.coordinator.let_time_pass()
+            self.coordinator.advance_clock()
         elif self._next_trigger_s > until_s:
             until_s = max(until_s, min(self._next_trigger_s, self.executors.next_s()))
         self._advance_background_work(until_s)

@@ -315,7 +315,7 @@ class Warming:
         peer, job.peer, job.starts_s = job.peer, None, float("inf")
         self._peers.ended(job.order)
         if not failure:
-            self.holdings[job.order.component].bring_forward(
+            self.holdings[job.order.component].catch_up(
                 job.order.executor, np.array(peer.key_groups, np.int32), job.written_bytes
             )
         job.deliveries.append(
@@ -331,7 +331,7 @@ class Warming:
         """End an order, whose copies are up to date now, and return its result."""
         holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)
-        holdings.bring_forward(job.order.executor, groups, job.written_bytes)
+        holdings.catch_up(job.order.executor, groups, job.written_bytes)
         self._peers.forget(job.order)
         sent = {g for d in job.deliveries if not d.failure for g in d.key_groups}
         rest = tuple(sorted(job.nothing_here - sent))

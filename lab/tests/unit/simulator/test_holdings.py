@@ -43,7 +43,7 @@ def test_a_new_copy_reads_everything_and_a_copy_that_lags_what_it_misses() -> No
     held = holdings()
     held.set_initial_state(SPREAD.initial_state)
     assert held.missing_bytes("a") == pytest.approx(100 * SPREAD.initial_state)
-    held.bring_forward("a", np.arange(4, dtype=np.int32), held.written_bytes)
+    held.catch_up("a", np.arange(4, dtype=np.int32), held.written_bytes)
     assert held.missing_bytes("a").tolist() == [0, 0, 0, 0]
     written, _ = change(held, [10, 0, 0, 0])
     assert held.missing_bytes("a")[0] == pytest.approx(written)
@@ -65,12 +65,12 @@ def test_copies_of_an_executor_that_goes_leave_those_of_others_as_they_are() -> 
     held = holdings()
     held.set_initial_state(SPREAD.initial_state)
     places = even_assignment(4, ["a", "b", "c"], [1, 1, 1])
-    held.copies.bring_forward(places, np.ones(4, np.bool_), held.written_bytes)
+    held.copies.catch_up(places, np.ones(4, np.bool_), held.written_bytes)
     held.copies.pop("a")
     assert held.copies.get("a") is None
     assert held.copy("c").exists.tolist() == [False, False, True, False]
     assert held.copies.exists(places).tolist() == [False, True, True, False]
     assert held.missing_at_owners(places)[1:3].tolist() == [0, 0]
     for name in map(str, range(20)):
-        held.bring_forward(name, np.array([3]), np.zeros(1))
+        held.catch_up(name, np.array([3]), np.zeros(1))
     assert held.copy("b").exists.tolist() == [False, True, False, False]

@@ -42,7 +42,7 @@ def warming(holders: Iterable[str], *, checkpoint_bytes_per_s: float = 1000.0) -
     for name in ("a", "b", "c"):
         made.add_executor(name, MACHINE)
     for name in holders:
-        held.bring_forward(name, np.arange(4), held.written_bytes.copy())
+        held.catch_up(name, np.arange(4), held.written_bytes.copy())
     held.changelog_bytes += 500.0
     held.written_bytes += 500.0
     return made

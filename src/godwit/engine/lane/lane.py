@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.entries import BatchCache, read_chain
-from godwit.checkpoint.hydration import bring_forward, recover_chains
+from godwit.checkpoint.hydration import catch_up_copies, recover_chains
 from godwit.checkpoint.object_store import begin_counting
 from godwit.checkpoint.partial_copies import Touched
 from godwit.columns.digest import RowsDigest
@@ -284,7 +284,7 @@ class _Lane:
         cpu = time.process_time()
         if self.memory is not None:
             self.memory.release()
-        copies, cold = self._bring_forward(
+        copies, cold = self._catch_up_copies(
             member, instruction, root, here, touched=touched, hashes=rows.hashes
         )
         applying_ms = (time.process_time() - cpu) * 1e3
@@ -378,7 +378,7 @@ class _Lane:
             and bool(instruction.suspended.any() or instruction.resumed.any()),
         )
 
-    def _bring_forward(
+    def _catch_up_copies(
         self,
         member: LaneOperator,
         instruction: OperatorInstruction,
@@ -417,8 +417,8 @@ class _Lane:
             local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
             to_snapshot = key_group_mask(state.to_snapshot, num_key_groups) & here
-            bring = partial(
-                bring_forward,
+            catch_up = partial(
+                catch_up_copies,
                 local,
                 layout=layout,
                 storage=epoch.storage,
@@ -441,10 +441,10 @@ class _Lane:
                 elif touches:  # others follow once their copies are whole
                     due = to_snapshot & ~is_partial_here(local, to_snapshot)
                 few_now = Touched(hashes=hashes, key_groups=few & ~due, min_bytes=min_bytes)
-                missing, partial_copies = bring(
+                missing, partial_copies = catch_up(
                     needed | due, here, touched=few_now if touches else None
                 )
-                fits = memory is None or memory.brought_forward(str(state.state), needed | due)
+                fits = memory is None or memory.admit(str(state.state), needed | due)
             cold |= missing
             self.partial[state.state] = partial_copies
             self.copies.append((partial_copies, here, self.report.operators[-1]))

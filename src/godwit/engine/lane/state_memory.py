@@ -116,7 +116,7 @@ class StateMemory:
         needed = int(num_keys * state.local.bytes_per_key(self.lane, self.lanes))
         self._evict(self.share_bytes - needed)
 
-    def brought_forward(self, name: str, needed: Mask) -> bool:
+    def admit(self, name: str, needed: Mask) -> bool:
         """Keep the entries of a state that was brought forward, if there is room for them.
 
         Returns false if they were evicted, and the state has to be brought forward again. `needed`:
