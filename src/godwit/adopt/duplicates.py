@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
 from godwit.adopt.first_rows import FirstRows, FirstRowsInTime
 from godwit.adopt.plan import (
@@ -53,7 +53,9 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     for key in keys:
         translation.check_collation(node, key)
         dtype = type_of(key)
-        if not (isinstance(dtype, StructType) or is_keyed_by_text(dtype)):
+        # A key has one zero, and the row that passes has its own.
+        is_apart = isinstance(dtype, (DoubleType, FloatType, StructType)) or is_keyed_by_text(dtype)
+        if not is_apart:
             key_columns.append((own[id_of(key)], key))
             continue
         for name, part in _parts(translation, str(key.name()), key, dtype):

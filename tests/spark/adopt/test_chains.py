@@ -94,6 +94,14 @@ _QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         ),
         "append",
     ),
+    "rows without duplicates that have their own zero": (
+        lambda s: (
+            s.selectExpr("k", "n", "IF(n > 2, -0D, 0D) AS z")
+            .dropDuplicates(["k", "n", "z"])
+            .select("n", sf.col("z").cast("string"), "k")
+        ),
+        "append",
+    ),
     "windows of rows without duplicates": (
         lambda s: (
             _timed(s)
