@@ -78,7 +78,7 @@ def instants_of(column: pa.Array) -> list[Any]:
     if len(times) and not FIRST + _DAY_US <= times.min() <= times.max() <= LAST - _DAY_US:
         return cast("list[Any]", column.to_pylist())
     try:
-        values = _at_few_offsets(times, zone)
+        values = _aware_by_quarter_hours(times, zone)
         if values is None:
             utc = times.astype("datetime64[us]").tolist()
             values = [zone.fromutc(moment.replace(tzinfo=zone)) for moment in utc]
@@ -90,7 +90,7 @@ def instants_of(column: pa.Array) -> list[Any]:
     return values
 
 
-def _at_few_offsets(times: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any] | None:
+def _aware_by_quarter_hours(times: npt.NDArray[np.int64], zone: dt.tzinfo) -> list[Any] | None:
     """Convert times by the offset of each quarter of an hour; ``None`` if the clock goes back.
 
     Zones change their offset at whole quarters.  ``None`` also if there are too many of them.

@@ -161,7 +161,7 @@ class ControllerThread:
         Unchanged if the backlog is unknown. `rows`: rows that the epoch read.
         """
         backlog_rows = self.backlog_rows()
-        pending = None if batch is None else self._pending.rows_after(batch, rows)
+        pending = None if batch is None else self._pending.estimate_rows(batch, rows)
         if pending is not None:
             self._pending_rows = pending
         elif backlog_rows is None:

@@ -39,10 +39,10 @@ class PendingFiles:
         self._now_s = now_s
         self._next_s = float("-inf")
         self._pause_s = 0.0  # after a failure
-        self._taken: deque[tuple[int, int, int]] = deque(maxlen=_BATCHES)
+        self._past_batches: deque[tuple[int, int, int]] = deque(maxlen=_BATCHES)
         """Rows, bytes and files of the last micro-batches."""
 
-    def rows_after(self, batch: BatchRef, rows: int) -> int | None:
+    def estimate_rows(self, batch: BatchRef, rows: int) -> int | None:
         """Estimate the rows in files that the last micro-batch did not read.
 
         `batch`: the micro-batch in Spark's logs. `rows`: the rows that it read. ``None`` if no
@@ -59,12 +59,12 @@ class PendingFiles:
             names.add(unquote(name))
         if not names:
             return None
-        taken_bytes = pending_bytes = pending = 0
+        read_bytes = pending_bytes = pending = 0
         try:
             for directory, at_ms in newest_ms.items():
                 for info in _visible_files(directory):
                     if info.base_name in names:
-                        taken_bytes += info.size
+                        read_bytes += info.size
                     elif info.mtime_ns // 10**6 > at_ms:
                         pending_bytes += info.size
                         pending += 1
@@ -74,8 +74,8 @@ class PendingFiles:
         self._pause_s = 0.0
         ended_s = self._now_s()
         self._next_s = ended_s + _SHARE * (ended_s - began_s)
-        self._taken.append((rows, taken_bytes, len(names)))
-        return self._rows_of(pending_bytes, pending)
+        self._past_batches.append((rows, read_bytes, len(names)))
+        return self._fit_rows(pending_bytes, pending)
 
     def _postpone(self, error: Exception) -> None:
         """Postpone the next estimate after an error; log the first failure after a success."""
@@ -88,9 +88,9 @@ class PendingFiles:
         self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._next_s = self._now_s() + self._pause_s
 
-    def _rows_of(self, size_bytes: int, files: int) -> int:
+    def _fit_rows(self, size_bytes: int, files: int) -> int:
         """Estimate the rows of files from their bytes and number, by least squares."""
-        rows, sizes, counts = np.array(self._taken, np.float64).T
+        rows, sizes, counts = np.array(self._past_batches, np.float64).T
         scale = np.array([_BYTES_FIRST / max(sizes.mean(), 1.0), 1.0 / max(counts.mean(), 1.0)])
         weight = 1.0 / np.maximum(rows, 1.0)
         columns = np.stack([sizes, counts], axis=1) * scale * weight[:, None]

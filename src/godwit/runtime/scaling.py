@@ -252,7 +252,7 @@ class Scaling:
         `there`, `staying`: live executors, and those of them not being released. `rounds`: number
         of rounds so far.
         """
-        leaving = self._least_loaded(list(staying), len(staying) - self.target)
+        leaving = self._executors_with_least_state(list(staying), len(staying) - self.target)
         leaving |= {*present} - {*staying}
         with self._coordinator.locked() as coordinator:
             for name in leaving - coordinator.view.draining:
@@ -288,17 +288,17 @@ class Scaling:
                 )
             self._pause()
 
-    def _least_loaded(self, names: list[str], count: int) -> set[str]:
+    def _executors_with_least_state(self, names: list[str], count: int) -> set[str]:
         """Return the `count` executors with the least state; of equal ones the newest."""
-        state = dict.fromkeys(names, 0)
+        state_bytes = dict.fromkeys(names, 0)
         for component in self._placement.parts:
             problem = self._placement.problem(component)
             for name in names:
                 if name in problem.executors:
                     owned = problem.current == problem.executors.index(name)
-                    state[name] += int(problem.state_bytes[owned].sum())
+                    state_bytes[name] += int(problem.state_bytes[owned].sum())
         newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
-        return {*sorted(newest_first, key=state.__getitem__)[:count]}
+        return {*sorted(newest_first, key=state_bytes.__getitem__)[:count]}
 
     def _balance_load(self) -> None:
         """Move key groups to the new executors."""

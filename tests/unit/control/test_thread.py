@@ -148,10 +148,12 @@ class Run:
             return self.world.told(kind)
 
 
-def files_taken(directory: Path, *, taken: int, lying: int, sizes: Sequence[int] = ()) -> BatchRef:
-    """Write files; say that a micro-batch took the first of them."""
+def batch_of_files(
+    directory: Path, *, read: int, pending: int, sizes: Sequence[int] = ()
+) -> BatchRef:
+    """Write files, the first of which a micro-batch has read; return the micro-batch."""
     entries = []
-    for number in range(taken + lying):
+    for number in range(read + pending):
         file = directory / f"{number}.parquet"
         file.write_bytes(bytes(sizes[number] if sizes else 100))
         os.utime(file, (1000 + number, 1000 + number))
@@ -161,7 +163,7 @@ def files_taken(directory: Path, *, taken: int, lying: int, sizes: Sequence[int]
         number=0,
         digest="",
         offsets=b'v1\n{}\n{"logOffset":0}',
-        sources={"sources/0/0": b"\n".join([b"v1", *entries[:taken]])},
+        sources={"sources/0/0": b"\n".join([b"v1", *entries[:read]])},
     )
 
 
@@ -220,7 +222,7 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
     )
     run = Run()
     try:
-        batch = files_taken(tmp_path, taken=2, lying=3)
+        batch = batch_of_files(tmp_path, read=2, pending=3)
         observed = CommittedEpoch(
             outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), component_views={}, took_s=1.0
         )
@@ -249,7 +251,7 @@ def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sourc
             observed
         )  # of own rows alone, before there was a micro-batch
         # Own sources had 30 of the epoch's 80 rows.
-        run.controlling.epoch_committed(observed, files_taken(tmp_path, taken=2, lying=3), 50)
+        run.controlling.epoch_committed(observed, batch_of_files(tmp_path, read=2, pending=3), 50)
         run.controlling.epoch_committed(observed)
         until(lambda: len(seen) == 3)
         assert [epoch.backlog_rows for epoch in seen] == [7, 82, 82]

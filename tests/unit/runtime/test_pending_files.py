@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.control.test_thread import files_taken
+from tests.unit.control.test_thread import batch_of_files
 
 from godwit.runtime.pending_files import PendingFiles
 
@@ -25,11 +25,11 @@ class Clock:
 
 
 def test_younger_files_count_as_many_rows_as_those_that_were_taken(tmp_path: Path) -> None:
-    batch = files_taken(tmp_path, taken=4, lying=10)
+    batch = batch_of_files(tmp_path, read=4, pending=10)
     for hidden in ("_SUCCESS", ".being-written"):
         (tmp_path / hidden).touch()
     (tmp_path / "directory").mkdir()
-    assert PendingFiles(Clock(0.0)).rows_after(batch, 100) == 250
+    assert PendingFiles(Clock(0.0)).estimate_rows(batch, 100) == 250
 
 
 def test_files_of_other_sizes_have_other_numbers_of_rows(tmp_path: Path) -> None:
@@ -42,28 +42,30 @@ def test_files_of_other_sizes_have_other_numbers_of_rows(tmp_path: Path) -> None
     for number, rows in enumerate((50, 200, 60)):
         directory = tmp_path / str(number)
         directory.mkdir()
-        batch = files_taken(directory, taken=2, lying=3, sizes=[size(rows)] * 2 + [size(400)] * 3)
-        found = pending.rows_after(batch, 2 * rows)
-    assert found == pytest.approx(3 * 400, rel=0.02)
+        batch = batch_of_files(
+            directory, read=2, pending=3, sizes=[size(rows)] * 2 + [size(400)] * 3
+        )
+        estimate = pending.estimate_rows(batch, 2 * rows)
+    assert estimate == pytest.approx(3 * 400, rel=0.02)
 
 
 def test_where_all_files_were_alike_rows_go_by_bytes(tmp_path: Path) -> None:
-    batch = files_taken(tmp_path, taken=2, lying=4, sizes=[4000, 4000, *[1000] * 4])
-    assert PendingFiles(Clock(0.0)).rows_after(batch, 800) == pytest.approx(400, rel=0.05)
+    batch = batch_of_files(tmp_path, read=2, pending=4, sizes=[4000, 4000, *[1000] * 4])
+    assert PendingFiles(Clock(0.0)).estimate_rows(batch, 800) == pytest.approx(400, rel=0.05)
 
 
 def test_nothing_is_known_where_nothing_is_told(tmp_path: Path) -> None:
-    batch = files_taken(tmp_path, taken=1, lying=1)
+    batch = batch_of_files(tmp_path, read=1, pending=1)
     pending = PendingFiles(Clock(0.0))
-    assert pending.rows_after(files_taken(tmp_path, taken=0, lying=2), 5) is None
+    assert pending.estimate_rows(batch_of_files(tmp_path, read=0, pending=2), 5) is None
     kafka_too = type(batch)(
         number=0,
         digest="",
         offsets=batch.offsets + b'\n{"topic":{"0":7}}',
         sources=batch.sources,
     )
-    assert pending.rows_after(kafka_too, 5) is None
-    assert pending.rows_after(batch, 5) == 5
+    assert pending.estimate_rows(kafka_too, 5) is None
+    assert pending.estimate_rows(batch, 5) == 5
 
 
 def test_a_directory_that_cannot_be_listed_is_tried_again_later_and_told_of_once(
@@ -71,30 +73,30 @@ def test_a_directory_that_cannot_be_listed_is_tried_again_later_and_told_of_once
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    batch = files_taken(gone, taken=1, lying=0)
+    batch = batch_of_files(gone, read=1, pending=0)
     for file in gone.iterdir():
         file.unlink()
     gone.rmdir()
     clock = Clock(0.0)
     pending = PendingFiles(clock)
-    assert pending.rows_after(batch, 5) is None
+    assert pending.estimate_rows(batch, 5) is None
     clock.now += 11
-    assert pending.rows_after(batch, 5) is None
+    assert pending.estimate_rows(batch, 5) is None
     gone.mkdir()
-    assert pending.rows_after(batch, 5) is None
+    assert pending.estimate_rows(batch, 5) is None
     clock.now += 19
-    assert pending.rows_after(batch, 5) is None  # twice as long after every failure
+    assert pending.estimate_rows(batch, 5) is None  # twice as long after every failure
     clock.now += 2
-    assert pending.rows_after(batch, 5) == 0
+    assert pending.estimate_rows(batch, 5) == 0
     (told,) = caplog.records
     assert "cannot be listed" in told.getMessage()
 
 
 def test_listing_takes_a_fiftieth_of_the_time(tmp_path: Path) -> None:
-    batch = files_taken(tmp_path, taken=1, lying=1)
+    batch = batch_of_files(tmp_path, read=1, pending=1)
     clock = Clock(1.0)
     pending = PendingFiles(clock)
-    assert pending.rows_after(batch, 5) == 5
-    assert pending.rows_after(batch, 5) is None
+    assert pending.estimate_rows(batch, 5) == 5
+    assert pending.estimate_rows(batch, 5) is None
     clock.now += 60
-    assert pending.rows_after(batch, 5) == 5
+    assert pending.estimate_rows(batch, 5) == 5

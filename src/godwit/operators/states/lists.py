@@ -331,12 +331,12 @@ class ListCells(Cells):
             page.changed = True
             begin += len(more)
 
-    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
+    def fill(self, group: int, value: Any, expiry_times: Sequence[int]) -> None:
         previous_us = self._expiry_us
         begin = 0
-        for moment, run in itertools.groupby(moments):
+        for expiry_us, run in itertools.groupby(expiry_times):
             end = begin + len(list(run))
-            self._expiry_us = moment
+            self._expiry_us = expiry_us
             self.extend(group, value[begin:end])
             begin = end
         self._expiry_us = previous_us

@@ -52,9 +52,9 @@ V = TypeVar("V")
 ITEM: Final = f"{RESERVED_PREFIX}_item"
 LISTING: Final = "listing"
 _ITEM_ENTRY: Final = -1
-_MOST_SINGLE: Final = 64
-_MOST_TRIES: Final = 1000
-"""So often the columns are searched in vain, until they are left alone."""
+_MAX_SEEN_ITEMS: Final = 64
+_MAX_TRIES: Final = 1000
+"""Look-ups by row columns that may fail before columns are no longer searched."""
 _INT64: Final = range(-(2**63), 2**63)
 _HEAD: Final = -2
 _COUNTS: Final = struct.Struct("<qq")
@@ -190,11 +190,13 @@ class MapCells(Cells):
 
     def start(self, num_keys: int) -> None:
         self._listings = _Listings(self)
-        self._ahead, self._whole, self._singles = (LookAhead(num_keys) for _ in range(3))
-        self._single: set[Any] = set()
-        self._tries = _MOST_TRIES
-        self._used = -1
-        self._moments: dict[tuple[int, Any], int] = {}  # key number, item → when it expires
+        self._item_look_ahead, self._map_look_ahead, self._repeat_look_ahead = (
+            LookAhead(num_keys) for _ in range(3)
+        )
+        self._seen_items: set[Any] = set()
+        self._tries_left = _MAX_TRIES
+        self._last_key_number = -1
+        self._expiry_times: dict[tuple[int, Any], int] = {}  # key number, item → when it expires
 
     def sweep(self, expired: Expired) -> None:
         for group, (_, *parts) in expired:
@@ -225,10 +227,12 @@ class MapCells(Cells):
             self.cached[key_number].added.append(item)
         cell.value, cell.changed, cell.visible = value, True, True
 
-    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
+    def fill(self, group: int, value: Any, expiry_times: Sequence[int]) -> None:
         for item, of_item in dict(value).items():
             self.assign(group, item, of_item)
-        self._moments.update(((group, i), m) for i, m in zip(value, moments, strict=False))
+        self._expiry_times.update(
+            ((group, i), m) for i, m in zip(value, expiry_times, strict=False)
+        )
 
     def remove(self, key_number: int, item: Any) -> None:
         """Remove the item with the key `item`; raise `KeyError` if there is none."""
@@ -242,7 +246,7 @@ class MapCells(Cells):
         of_key = self._cached_map(key_number)
         if of_key.listed is None:
             self._load_whole(key_number)
-        self._whole.record_use()
+        self._map_look_ahead.record_use()
         assert of_key.listed is not None, "it was loaded"
         every = _last_of_each([*of_key.listed, *of_key.added])
         return [item for item in every if self._find_item(key_number, item).visible]
@@ -275,10 +279,10 @@ class MapCells(Cells):
             return cell
         if item not in of_key.ahead:
             self._look_up_with_prefetch(key_number, item, parts)
-        if self._used != key_number:
-            self._ahead.record_use()
-            self._singles.record_use()
-            self._used = key_number
+        if self._last_key_number != key_number:
+            self._item_look_ahead.record_use()
+            self._repeat_look_ahead.record_use()
+            self._last_key_number = key_number
         cell = of_key.items[item] = of_key.ahead.pop(item)
         return cell
 
@@ -287,18 +291,18 @@ class MapCells(Cells):
 
         `parts`: the item's key columns.
         """
-        columns = self._columns_with(key_number, parts) if self._tries else ()
+        columns = self._columns_with(key_number, parts) if self._tries_left else ()
         if columns:
             self._prefetch_items(key_number, columns)
             if item in self._cached_map(key_number).ahead:
                 return
             # Its parts are in rows of the key, but not together in one.
-        self._tries -= 1
+        self._tries_left -= 1
         groups = range(key_number, key_number + 1)
-        if item in self._single:  # it was asked for of another key, too
-            groups = self._singles.keys(key_number)
-        elif len(self._single) < _MOST_SINGLE:
-            self._single.add(item)
+        if item in self._seen_items:  # it was asked for of another key, too
+            groups = self._repeat_look_ahead.keys(key_number)
+        elif len(self._seen_items) < _MAX_SEEN_ITEMS:
+            self._seen_items.add(item)
         self._look_up_items(list(groups), [item] * len(groups))
 
     def _columns_with(self, key_number: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
@@ -318,18 +322,18 @@ class MapCells(Cells):
 
     def _load_whole(self, group: int) -> None:
         """Read all items of the map of key number `group`, and of the next keys' maps."""
-        groups = [g for g in self._whole.keys(group) if self._cached_map(g).listed is None]
+        groups = [g for g in self._map_look_ahead.keys(group) if self._cached_map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
             of_key = self.cached[of_group]
             of_key.listed = listed
             missing += [(of_group, item) for item in listed if item not in of_key.items]
         took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
-        self._whole.record_read(took)
+        self._map_look_ahead.record_read(took)
 
     def _prefetch_items(self, key_number: int, item_columns: tuple[str, ...]) -> None:
         """Look up the items, with keys in the columns `item_columns`, of the next keys' rows."""
-        ahead = self._ahead.keys(key_number)
+        ahead = self._item_look_ahead.keys(key_number)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
         groups = np.repeat(np.arange(ahead.start, ahead.stop), sizes)
@@ -345,7 +349,7 @@ class MapCells(Cells):
         looked = self._find_entries(table.column("group").to_numpy(), columns)
         items = zip(*(column.to_pylist() for column in columns), strict=True)
         self._cache_items(table.column("group").to_pylist(), map(self.stored.item, items), looked)
-        self._ahead.record_read(looked.nbytes)
+        self._item_look_ahead.record_read(looked.nbytes)
 
     def _look_up_items(self, key_numbers: list[int], items: list[Any]) -> int:
         """Look up items in the state, and cache them; return the number of bytes read.
@@ -372,12 +376,12 @@ class MapCells(Cells):
 
         `looked`: the entries found for them.
         """
-        moments, clock = looked.expiry_times(self.stored.expires_at), self.lane.clock
+        expiry_times, clock = looked.expiry_times(self.stored.expires_at), self.lane.clock
         for row, (group, item) in enumerate(zip(key_numbers, items, strict=True)):
             of_key = self._cached_map(group)
             if item not in of_key.items:
                 in_store = looked.known[row]
-                before = looked.blob(0, row) if in_store and moments[row] > clock else b""
+                before = looked.blob(0, row) if in_store and expiry_times[row] > clock else b""
                 of_key.ahead[item] = _Item(before, in_store=in_store)
 
     def _item_text(self, group: int, item: Any) -> str:
@@ -409,7 +413,7 @@ class MapCells(Cells):
         for (group, item, cell), blob in zip(maybe, blobs, strict=True):
             again: tuple[int, ...] = ()
             if self.stored.ttl_us is not None:
-                again = (self._moments.get((group, item), self._expiry_us),)
+                again = (self._expiry_times.get((group, item), self._expiry_us),)
             if cell.changed or blob != cell.before:
                 apart = (_ITEM_ENTRY, *self.stored.parts(item))
                 written.put(group, apart, blob, b"", *again)

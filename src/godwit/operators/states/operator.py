@@ -257,8 +257,8 @@ class ProcessOfStates(KeyedOperator):
             if stored.ttl_us is not None:
                 columns.append(expiries_in(self.name, rows))
             return keys, pa.RecordBatch.from_arrays(columns, schema=stored.schema.values)
-        moments = expiries_of_elements(self.name, rows) if stored.ttl_us is not None else None
-        return stored.initial_entries(keys, of_keys, values, moments or [()] * len(values))
+        expiry_times = expiries_of_elements(self.name, rows) if stored.ttl_us is not None else None
+        return stored.initial_entries(keys, of_keys, values, expiry_times or [()] * len(values))
 
     def initial_values(self, state: str, rows: pa.RecordBatch) -> list[Any]:
         """Return the values of a state that initial rows have: of a list or a map, all of it."""

@@ -111,12 +111,12 @@ class StoredState:
         keys: pa.RecordBatch,
         tuples: list[tuple[Any, ...]],
         values: Sequence[Any],
-        moments: Sequence[Sequence[int]],
+        expiry_times: Sequence[Sequence[int]],
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the entries of lists or maps that a flow begins with.
 
-        `keys`, `tuples`: key of each value. `moments`: when its elements or items expire; of one
-        without, a time-to-live begins now.
+        `keys`, `tuples`: key of each value. `expiry_times`: of its elements or items; where empty,
+        a time-to-live begins now.
         """
         count = len(tuples)
         lane = LaneKeys(
@@ -129,7 +129,7 @@ class StoredState:
             clock=time.time_ns() // 1000,
         )
         cells = self.cells(self, lane, _NoEntries(self.schema.values), ())
-        for key, (value, own) in enumerate(zip(values, moments, strict=True)):
+        for key, (value, own) in enumerate(zip(values, expiry_times, strict=True)):
             cells.fill(key, value, own)
         entries, _ = cells.written().entries(lane)
         return entries.keys, entries.values
@@ -242,8 +242,8 @@ class Looked:
         """Return the expiry time of each entry, in column number `column`; ``None``: all `END`."""
         if column is None:
             return [END] * len(self.known)
-        moments: list[int] = values_of(self._values.column(column)).tolist()
-        return moments
+        expiry_times: list[int] = values_of(self._values.column(column)).tolist()
+        return expiry_times
 
     @property
     def nbytes(self) -> int:
@@ -361,10 +361,10 @@ class Cells(ABC):
     def drop(self, group: int) -> None:
         """Delete the state of key number `group`."""
 
-    def fill(self, group: int, value: Any, moments: Sequence[int]) -> None:
+    def fill(self, group: int, value: Any, expiry_times: Sequence[int]) -> None:
         """Set the whole state of key number `group`, which has none yet: a list or a map.
 
-        `moments`: when each element or item expires; empty: the usual time from now.
+        `expiry_times`: of each element or item; empty: the usual time from now.
         """
         raise NotImplementedError
 

@@ -129,10 +129,10 @@ class ValueCells(Cells):
         """Look up the value of key number `group`, and those of the keys after it."""
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
-        moments = looked.expiry_times(self.stored.expires_at)
+        expiry_times = looked.expiry_times(self.stored.expires_at)
         self._looked_up = {
             key: _Cell(
-                looked.blob(0, row) if known and moments[row] > self.lane.clock else b"",
+                looked.blob(0, row) if known and expiry_times[row] > self.lane.clock else b"",
                 in_store=known,
             )
             for row, (key, known) in enumerate(zip(groups, looked.known, strict=True))

@@ -138,7 +138,7 @@ def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
         for name, value in attributes.items()
         if name not in own and not name.startswith("__struct_") and name not in _MADE_ANEW
     }
-    making = {
+    recipe = {
         "metaclass": type(cls),
         "name": cls.__name__,
         "bases": cls.__bases__,
@@ -152,27 +152,27 @@ def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
         # One class, however often it is sent.
         "tracker": _track(cls),
     }
-    return _make_struct, (making,), (later, factories), None, None, _finish_struct
+    return _make_struct, (recipe,), (later, factories), None, None, _finish_struct
 
 
-def _make_struct(making: dict[str, Any]) -> Any:
+def _make_struct(recipe: dict[str, Any]) -> Any:
     """Return a struct class made again from the recipe of `_struct_recipe`.
 
     `_finish_struct` adds its functions.
     """
-    later = {name: _Later() for name in making["factories"]}
+    later = {name: _Later() for name in recipe["factories"]}
     namespace = {
-        **making["described"],
-        "__annotations__": dict.fromkeys(making["fields"], Any),
-        **making["defaults"],
+        **recipe["described"],
+        "__annotations__": dict.fromkeys(recipe["fields"], Any),
+        **recipe["defaults"],
         **{name: msgspec.field(default_factory=late) for name, late in later.items()},
     }
-    if making["post_init"]:
+    if recipe["post_init"]:
         later["__post_init__"] = _Later()
         namespace["__post_init__"] = later["__post_init__"].bound()
-    cls = making["metaclass"](making["name"], making["bases"], namespace, **making["options"])
+    cls = recipe["metaclass"](recipe["name"], recipe["bases"], namespace, **recipe["options"])
     _unfinished.setdefault(cls, later)
-    return _tracked(making["tracker"], cls)
+    return _tracked(recipe["tracker"], cls)
 
 
 def _finish_struct(cls: Any, state: Any) -> Any:
