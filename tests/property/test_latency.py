@@ -170,7 +170,7 @@ def test_the_curve_gives_every_row_once_and_the_oldest_first(
     for rows, held_back in epochs:
         at_us += 1_000
         curve.record_backlog(at_us, rows + held_back)
-        pieces = curve.take_oldest(rows)
+        pieces = curve.pop_oldest(rows)
         assert math.isclose(pieces[:, 0].sum(), rows, abs_tol=1e-6)
         for _, first_us, to_us in pieces:
             assert last_us - 1e-6 <= first_us <= to_us <= at_us

@@ -446,14 +446,14 @@ class CommitLog:
         if start >= 0:
             path = manifest_path(start)
             manifest = load_record(self.storage, path, Manifest)
-            digest = here = manifest.record
+            digest = actual_digest = manifest.record
             problems: Iterator[str] = iter(())
             with suppress(CorruptCheckpointError):  # the record is not needed to continue from here
-                record, here = self._load_record(commit_path(start), CommitRecord)
+                record, actual_digest = self._load_record(commit_path(start), CommitRecord)
                 problems = key_group_problems(self.identity, manifest, record)
             for problem in problems:
                 raise _contradiction(self.storage, path, problem)
-            if digest != here:
+            if digest != actual_digest:
                 raise self._other_history(path, f"it belongs to another record of epoch {start}")
             chains = Chains.restore(manifest)
         else:

@@ -473,7 +473,7 @@ def compare_flows(
     stored = apply_edits(stored, edits)
     problems: list[str] = []
     former = {name: own.formerly for name, own in today.operators.items() if own.formerly}
-    renamed = _Renamings(today, stored, former).find(problems)
+    renamed = _Renamings(today, stored, former).resolve(problems)
     origin = {new: old for old, new in renamed.items()}
     added: list[str] = []
     returned: list[str] = []
@@ -745,11 +745,11 @@ class _Renamings:
     stored: FlowVersion
     former: Mapping[str, str]  # new name → ``formerly=``
 
-    def find(self, problems: list[str]) -> dict[str, str]:
+    def resolve(self, problems: list[str]) -> dict[str, str]:
         """Return old → new name of the operators to rename; append to `problems`."""
         renamed: dict[str, str] = {}
         for new, old in self.former.items():
-            if not self._is_asked(new, problems):
+            if not self._is_requested(new, problems):
                 continue
             is_taken = new in self.former.values()
             if self.stored.operator(old) is None:
@@ -776,11 +776,11 @@ class _Renamings:
         known = self.stored.operators.get(new)
         return known is not None and known.formerly == self.former[new]
 
-    def _is_asked(self, new: str, problems: list[str]) -> bool:
+    def _is_requested(self, new: str, problems: list[str]) -> bool:
         """Return true if a link is a renaming now; append to `problems` if that is undecided."""
         whole = self.today.operators[new].part_of
         if whole in self.former:
-            return self._is_asked(whole, [])  # a part follows its whole
+            return self._is_requested(whole, [])  # a part follows its whole
         if not self._is_repeated(new):
             return True
         takers = {old: taker for taker, old in self.former.items()}

@@ -45,7 +45,7 @@ class SeenArrivals:
 
     def __init__(self, began_us: int) -> None:
         self._began_us = began_us
-        self._taken = 0.0
+        self._popped = 0.0
         # times of polls, ascending, and total rows arrived by then
         self._times_us: list[float] = []
         self._rows: list[float] = []
@@ -54,20 +54,20 @@ class SeenArrivals:
         """Record that a source had `beyond` unread rows at `at_us` (Unix time)."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
-            self._rows.append(self._taken + beyond)
-        rows = max(self._taken + beyond, self._rows[-1])
+            self._rows.append(self._popped + beyond)
+        rows = max(self._popped + beyond, self._rows[-1])
         if at_us > self._times_us[-1]:
             self._times_us.append(at_us)
             self._rows.append(rows)
         else:
             self._rows[-1] = rows
 
-    def take_oldest(self, rows: float) -> npt.NDArray[np.float64]:
+    def pop_oldest(self, rows: float) -> npt.NDArray[np.float64]:
         """Remove the oldest `rows` rows; return pieces of them, shape ``(n, 3)``.
 
         Each piece: number of rows, first and last arrival time.
         """
-        begin, end = self._taken, self._taken + rows
+        begin, end = self._popped, self._popped + rows
         times, seen = np.array(self._times_us), np.array(self._rows)
         # Rows of the first poll arrived all at once.
         times, seen = np.concatenate((times[:1], times)), np.concatenate(([begin], seen))
@@ -78,7 +78,7 @@ class SeenArrivals:
         )
         first = times[:-1] + (reached[:-1] - seen[:-1]).clip(min=0) * slopes
         last = first + counts * slopes
-        self._taken = end
+        self._popped = end
         # Keep the last point with no more arrived rows than taken ones, and all later points.
         used = max(int(np.searchsorted(self._rows, end, "right")) - 1, 0)
         del self._times_us[:used], self._rows[:used]
@@ -127,7 +127,7 @@ class LatencyMeter:
         return latencies
 
     def _arrival_pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
-        """Return the arrivals of `count` rows that an epoch read of a source; see `take_oldest`."""
+        """Return the arrivals of `count` rows that an epoch read of a source; see `pop_oldest`."""
         curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
         rows = look.rows.get(name, count)
         for at_us, beyond in look.before.get(name, ()):
@@ -135,7 +135,7 @@ class LatencyMeter:
         if name in look.nothing_us:
             curve.record_backlog(min(look.nothing_us[name], look.at_us - 1), 0)
         curve.record_backlog(look.at_us, rows)
-        pieces = curve.take_oldest(rows)
+        pieces = curve.pop_oldest(rows)
         pieces[:, 0] *= count / max(rows, 1)
         return pieces
 

@@ -223,14 +223,14 @@ class PeerLinks:
 
     def __init__(self) -> None:
         # attempt → source → key group → bytes
-        self._left: dict[str, dict[str, dict[int, int]]] = {}
-        self._to: dict[str, str] = {}  # attempt → receiver
+        self._remaining_bytes: dict[str, dict[str, dict[int, int]]] = {}
+        self._receivers: dict[str, str] = {}  # attempt → receiver
         self._sending: dict[str, str] = {}  # attempt → sender
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
         """Add the transfers of an order; `state_bytes`: key group → bytes."""
-        self._to[order.attempt] = order.executor
-        self._left[order.attempt] = {
+        self._receivers[order.attempt] = order.executor
+        self._remaining_bytes[order.attempt] = {
             peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
             for peer in order.peers
         }
@@ -240,23 +240,23 @@ class PeerLinks:
 
         If all transfers have begun, the result has no key groups.
         """
-        left = self._left.get(order.attempt, {})
-        if not left:
+        remaining = self._remaining_bytes.get(order.attempt, {})
+        if not remaining:
             return PeerCopies(executor="", key_groups=())
         busy = set(self._sending.values())
-        free = [source for source in left if source not in busy]
+        free = [source for source in remaining if source not in busy]
         if not free:
             return None
         source, size = self._choose_sender(order, free)
-        waiting, chosen = left[source], dict[int, int]()
-        for g, bytes_of in sorted(waiting.items()):
-            if chosen and sum(chosen.values()) + bytes_of > size:
+        waiting, chosen = remaining[source], dict[int, int]()
+        for g, size_bytes in sorted(waiting.items()):
+            if chosen and sum(chosen.values()) + size_bytes > size:
                 break
-            chosen[g] = bytes_of
+            chosen[g] = size_bytes
         for g in chosen:
             del waiting[g]
         if not waiting:
-            del left[source]
+            del remaining[source]
         self._sending[order.attempt] = source
         return PeerCopies(executor=source, key_groups=tuple(chosen))
 
@@ -267,23 +267,25 @@ class PeerLinks:
     def forget(self, order: StartWarming) -> None:
         """Remove an order with its remaining transfers."""
         self.ended(order)
-        self._left.pop(order.attempt, None)
-        self._to.pop(order.attempt, None)
+        self._remaining_bytes.pop(order.attempt, None)
+        self._receivers.pop(order.attempt, None)
 
     def _choose_sender(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
         """Choose an order's next sender; return it, and the bytes that it sends."""
         pairs: dict[tuple[str, str], int] = {}
-        for attempt, sources in self._left.items():
+        for attempt, sources in self._remaining_bytes.items():
             for source, waiting in sources.items():
-                pair = source, self._to[attempt]
+                pair = source, self._receivers[attempt]
                 pairs[pair] = pairs.get(pair, 0) + sum(waiting.values())
         size, phase = first_phase(pairs)
         for source, destination in phase:
             if destination == order.executor and source in free:
                 return source, size
         in_phase = {source for source, _ in phase}
-        left = dict.fromkeys(free, 0)
-        for (source, _), bytes_of in pairs.items():
-            if source in left:
-                left[source] += bytes_of
-        return max(free, key=lambda source: (source not in in_phase, left[source], source)), size
+        remaining = dict.fromkeys(free, 0)
+        for (source, _), size_bytes in pairs.items():
+            if source in remaining:
+                remaining[source] += size_bytes
+        return max(
+            free, key=lambda source: (source not in in_phase, remaining[source], source)
+        ), size

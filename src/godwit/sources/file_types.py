@@ -56,9 +56,9 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
             and (source.tz is None) == (target.tz is None)
             and (_UNITS.index(source.unit) <= _UNITS.index(target.unit) or source.unit == "ns")
         )
-    for is_one in (is_text, is_binary, types.is_date, types.is_time, types.is_duration):
-        if is_one(source):
-            return bool(is_one(target))
+    for is_type in (is_text, is_binary, types.is_date, types.is_time, types.is_duration):
+        if is_type(source):
+            return bool(is_type(target))
     if types.is_struct(source):
         if not types.is_struct(target):
             return False
@@ -161,7 +161,7 @@ def _reason_of_types(source: pa.DataType, target: pa.DataType) -> str:
         if source.tz is not None and target.tz is None:
             return "its timestamps are in a time zone, so declare it as timestamp"
     numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp)
-    if all(any(is_one(dtype) for is_one in numbers) for dtype in (source, target)):
+    if all(any(is_type(dtype) for is_type in numbers) for dtype in (source, target)):
         return "values of that type may not fit"
     return f"{source} is not converted to {target}"
 

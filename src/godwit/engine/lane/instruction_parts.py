@@ -49,10 +49,10 @@ _Chains: TypeAlias = tuple[
 """Part of a state's instruction for the lanes of one executor; plain values encode quickly."""
 _Runs: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[Any], int]
 """Values by key group as runs: first key group and value of each, and number of key groups."""
-_OwnPart: TypeAlias = tuple[list[_Chains], tuple[SegmentRef, ...]]
+_ExecutorPart: TypeAlias = tuple[list[_Chains], tuple[SegmentRef, ...]]
 """Part of an operator's instruction: its states' parts, and segments of waiting rows."""
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[_OwnPart])
+_DECODER = msgspec.msgpack.Decoder(list[_ExecutorPart])
 
 
 class InstructionParts:
@@ -176,7 +176,7 @@ def _run_length_decoded(packed: npt.NDArray[Any] | _Runs) -> Any:
 
 def _split_by_executor(
     operator: OperatorInstruction, executor_of: npt.NDArray[np.int64], executors: int
-) -> list[_OwnPart]:
+) -> list[_ExecutorPart]:
     """Return the part of an operator's instruction for each executor.
 
     `executor_of`: executor number of each place.
@@ -237,19 +237,19 @@ def _segments_by_executor(
 
 
 def _add_executor_part(
-    operator: OperatorInstruction, own: _OwnPart, key_groups: npt.NDArray[np.int64]
+    operator: OperatorInstruction, part: _ExecutorPart, key_groups: npt.NDArray[np.int64]
 ) -> OperatorInstruction:
     """Return an operator's instruction with an executor's state chains added.
 
-    `own`: these chains. `key_groups`: those that the executor owns.
+    `part`: these chains, and its segments of waiting rows. `key_groups`: those that it owns.
     """
-    chains, waiting = own
+    chains, waiting = part
 
-    def whole(state: StateInstruction, part: _Chains) -> StateInstruction:
+    def whole(state: StateInstruction, state_chains: _Chains) -> StateInstruction:
         """Insert the executor's chains into the instruction of a state."""
-        of_own, segments, snapshots, to_snapshot = part
+        floors, segments, snapshots, to_snapshot = state_chains
         floor = np.full(len(operator.places), _NOT_HERE)
-        floor[key_groups] = np.frombuffer(of_own, np.int64)
+        floor[key_groups] = np.frombuffer(floors, np.int64)
         return replace(
             state, floor=floor, segments=segments, snapshots=snapshots, to_snapshot=to_snapshot
         )

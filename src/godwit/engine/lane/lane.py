@@ -210,10 +210,10 @@ class _Lane:
         """Complete partial copies, for a share of the time that the lane has worked."""
         now_s = time.perf_counter()
         used_bytes = 0 if self.memory is None else self.memory.used_bytes()
-        for copies, here, report in self.copies:
+        for copies, owned, report in self.copies:
             report.fetched_keys += copies.num_fetched
             until_s = now_s + (now_s - self.started_s) * _BEHIND
-            report.unread_bytes += copies.complete_some(here, until_s, used_bytes)
+            report.unread_bytes += copies.complete_some(owned, until_s, used_bytes)
         if self.memory is not None:
             self.report.table_bytes = self.memory.used_bytes()
             self.report.evicted = self.memory.evicted
@@ -280,18 +280,18 @@ class _Lane:
         rows = self._decode(report, operator, instruction, arrived)
         touched = key_group_mask(rows.key_groups, len(instruction.places))
         at_s = lap("decode", at_s)
-        here = (instruction.places == self.place) & ~instruction.suspended
+        owned = (instruction.places == self.place) & ~instruction.suspended
         cpu = time.process_time()
         if self.memory is not None:
             self.memory.release()
         copies, cold = self._catch_up_copies(
-            member, instruction, root, here, touched=touched, hashes=rows.hashes
+            member, instruction, root, owned, touched=touched, hashes=rows.hashes
         )
         applying_ms = (time.process_time() - cpu) * 1e3
         at_s = lap("apply", at_s)
-        self._write_snapshots(operator, instruction, copies, here & ~cold)
+        self._write_snapshots(operator, instruction, copies, owned & ~cold)
         at_s = lap("snapshot", at_s)
-        waits, resumes = instruction.suspended | cold, instruction.resumed & here
+        waits, resumes = instruction.suspended | cold, instruction.resumed & owned
         # A key group that could not resume still waits, even without rows in this epoch.
         report.waited = np.flatnonzero((touched | resumes) & waits).tolist()
         resuming = np.flatnonzero(resumes & ~waits)
@@ -306,7 +306,7 @@ class _Lane:
                 self.instruction.storage,
                 since=instruction.waiting_from,
             )
-        report.versions = {state: _held_versions(local, here) for state, local in copies.items()}
+        report.versions = {state: _held_versions(local, owned) for state, local in copies.items()}
         at_s = lap("wait", at_s)
 
         cpu = time.process_time()
@@ -316,7 +316,7 @@ class _Lane:
                     rows=rows.entries,
                     is_partial=rows.partial,
                     states={
-                        state.state: LaneView(local, np.flatnonzero(here & ~waits))
+                        state.state: LaneView(local, np.flatnonzero(owned & ~waits))
                         for state, local in copies.items()
                     },
                     time=instruction.time,
@@ -330,7 +330,7 @@ class _Lane:
                         == self.place
                     ),
                     left_parts=self._read_parts_to_merge(member, instruction),
-                    here=here & ~waits,
+                    here=owned & ~waits,
                 )
             )
         at_s = lap("process", at_s)
@@ -383,14 +383,14 @@ class _Lane:
         member: LaneOperator,
         instruction: OperatorInstruction,
         root: Path,
-        here: npt.NDArray[np.bool_],
+        owned: npt.NDArray[np.bool_],
         *,
         touched: npt.NDArray[np.bool_],
         hashes: npt.NDArray[np.int64],
     ) -> tuple[dict[StateId, LocalState], npt.NDArray[np.bool_]]:
         """Bring the states of touched key groups up to date.
 
-        `root`: of the local store. `here`: mask of the lane's key groups that are not suspended.
+        `root`: of the local store. `owned`: mask of the lane's key groups that are not suspended.
         `touched`, `hashes`: mask of key groups with rows, and the hashes of the rows' keys. Returns
         state → copies of it, and a mask of key groups that are not up to date. Invariant: a key
         group is processed only if all of the operator's states of it are up to date.
@@ -402,9 +402,9 @@ class _Lane:
         needed = touched & ~instruction.suspended
         # Key groups of which only the entries of the rows' keys are read.
         few = needed & ~(instruction.resumed | instruction.whole)
-        needed |= instruction.resumed & here
+        needed |= instruction.resumed & owned
         if reads_all:
-            needed = here
+            needed = owned
         touches = epoch.restore == "touched" and operator.reads_touched and not reads_all
         memory, min_bytes = self.memory, epoch.fetch_from_bytes
         if memory is not None:
@@ -416,7 +416,7 @@ class _Lane:
             layout = member.states[state.state.state]
             local = local_state(root, str(state.state), layout.schema, num_key_groups)
             copies[state.state] = local
-            to_snapshot = key_group_mask(state.to_snapshot, num_key_groups) & here
+            to_snapshot = key_group_mask(state.to_snapshot, num_key_groups) & owned
             catch_up = partial(
                 catch_up_copies,
                 local,
@@ -442,12 +442,12 @@ class _Lane:
                     due = to_snapshot & ~is_partial_here(local, to_snapshot)
                 few_now = Touched(hashes=hashes, key_groups=few & ~due, min_bytes=min_bytes)
                 missing, partial_copies = catch_up(
-                    needed | due, here, touched=few_now if touches else None
+                    needed | due, owned, touched=few_now if touches else None
                 )
                 fits = memory is None or memory.admit(str(state.state), needed | due)
             cold |= missing
             self.partial[state.state] = partial_copies
-            self.copies.append((partial_copies, here, self.report.operators[-1]))
+            self.copies.append((partial_copies, owned, self.report.operators[-1]))
         if cold.any() and operator.needs_state(instruction.time):
             raise EpochFailedError(
                 f"Operator {operator.name!r} has windows or timers that are due, but the state of "
@@ -591,7 +591,7 @@ class _Lane:
         """Yield payloads for the exchange; add the CPU time and bytes of sending to `passed_on`."""
         passed_on.exchanged = True
         places = self.instruction.places
-        here, _ = places[self.place]
+        own_executor, _ = places[self.place]
         while True:
             cpu = time.process_time()
             blob = next(blobs, None)
@@ -599,7 +599,7 @@ class _Lane:
             if blob is None:
                 return
             place, payload = blob
-            if payload[0] in (ROWS, PARTIAL) and places[place][0] != here:
+            if payload[0] in (ROWS, PARTIAL) and places[place][0] != own_executor:
                 passed_on.crossed_bytes += len(payload)
             yield blob
 
@@ -678,12 +678,12 @@ def broadcast_rows(
     return {number: pa.concat_batches(parts) for number, parts in batches.items()}
 
 
-def _held_versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
+def _held_versions(local: LocalState, owned: npt.NDArray[np.bool_]) -> PerKeyGroup:
     """Return the versions of a lane's key groups with local state.
 
-    `here`: mask of the lane's key groups.
+    `owned`: mask of the lane's key groups.
     """
-    key_groups = np.flatnonzero(here & (local.versions >= 0))
+    key_groups = np.flatnonzero(owned & (local.versions >= 0))
     return PerKeyGroup(key_groups, local.versions[key_groups])
 
 
