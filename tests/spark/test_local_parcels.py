@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import godwit as gw
+from godwit.engine.cluster import ROWS_HERE
 from godwit.spark.stages import stages
 from godwit.spark.stages.local_parcels import STORED
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-_ROWS, _EPOCHS = 40_000, 3
+_ROWS, _EPOCHS = ROWS_HERE + 1, 3
 
 
 def counted(spark: SparkSession, directory: Path) -> tuple[pa.Table, gw.types.Query]:
