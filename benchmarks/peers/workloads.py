@@ -78,8 +78,8 @@ def workloads(rows: int) -> dict[str, Workload]:
             rows=rows // 10,
             keys=10_000,
             function=True,
-            fast=(4, 20),
-            slow=(1, 2),
+            fast=(4, 40),
+            slow=(4, 20),
         ),
     )
     return {workload.name: workload for workload in listed}
