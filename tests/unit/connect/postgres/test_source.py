@@ -362,7 +362,8 @@ def test_epochs_end_with_transactions_if_asked(
 
     def sizes(source: PostgresSource, position: Any) -> list[int]:
         found_sizes = []
-        while (after := source.latest(position, limit=2)) != position:
+        end = source.end(position)  # until it is reached, an epoch waits for rows to arrive
+        while (after := source.latest(position, limit=2, until=end)) != position:
             found_sizes.append(len(rows_between(source, position, after)))
             source.committed(after)
             position = after
