@@ -54,7 +54,7 @@ class Totals:
                 assert self.rows.setdefault(epoch, rows) == rows
 
 
-def test_rows_are_the_same_with_a_bound_that_evicts_in_every_epoch_and_a_crash(
+def test_rows_are_the_same_with_a_bound_that_evicts_and_a_crash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, bounded = Totals(spark, tmp_path / "free"), Totals(spark, tmp_path / "bounded")

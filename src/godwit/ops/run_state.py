@@ -360,7 +360,6 @@ def _latency_ms(values: Any) -> dict[str, float]:
 
 def _point_of(frame: Frame, *, took_ms: float, **figures: Any) -> Point:
     """Return the point of one epoch; `figures`: those that the frame does not have."""
-    known = [source.behind for source in frame.sources if source.behind is not None]
     return Point(
         epoch=frame.epoch,
         at_s=frame.at_s,
@@ -368,11 +367,17 @@ def _point_of(frame: Frame, *, took_ms: float, **figures: Any) -> Point:
         busy_s=took_ms / 1e3,
         p50_ms=frame.latency_ms.get("p50"),
         p99_ms=frame.latency_ms.get("p99"),
-        backlog=sum(known) if known else None,
+        backlog=_backlog(frame.sources),
         executors=len(frame.executors) + frame.executors_left_out,
         frame=frame,
         **figures,
     )
+
+
+def _backlog(sources: tuple[SourceAt, ...]) -> int | None:
+    """Return the rows that sources have and no epoch has read; ``None`` if no source says."""
+    known = [source.behind for source in sources if source.behind is not None]
+    return sum(known) if known else None
 
 
 def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] | None:
@@ -463,7 +468,10 @@ def _executors_at(state: RunState, values: Mapping[str, Any]) -> tuple[tuple[Exe
 
 
 def _apply_sources(state: RunState, values: Mapping[str, Any]) -> RunState:
-    """Return the state after a journal entry about sources: with their lag."""
+    """Return the state after a journal entry about sources: with their lag.
+
+    The last epoch takes over their backlog if none was known when it ended.
+    """
     listed = [mapping(item) for item in items(values.get("sources"), _MAX_NAMES)]
     sources = tuple(
         SourceAt(
@@ -480,7 +488,10 @@ def _apply_sources(state: RunState, values: Mapping[str, Any]) -> RunState:
     if len(names) == len(sources) and not any(source.name for source in sources):
         # Spark has them in the order of the flow.
         sources = tuple(replace(s, name=n) for s, n in zip(sources, names, strict=True))
-    return replace(state, frame=replace(state.frame, sources=sources))
+    points = state.points
+    if points and points[-1].backlog is None:
+        points = (*points[:-1], replace(points[-1], backlog=_backlog(sources)))
+    return replace(state, points=points, frame=replace(state.frame, sources=sources))
 
 
 # -- where key groups are -------------------------------------------------------------------------

@@ -329,3 +329,6 @@ def test_the_backlog_of_page_top_and_metrics_is_what_the_sources_said() -> None:
     assert page == top == {"flights": 1837, "weather": 182, "silent": None}
     assert scraped == [1837, 182]
     assert after(entries).points[-1].backlog == sum(scraped)
+    silent = [entry for entry in story() if "sources" not in entry]
+    backlogs = [point.backlog for point in after([*silent, {"sources": said}]).points]
+    assert backlogs == [*[None] * (len(backlogs) - 1), sum(scraped)]
