@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, float | str]
 """One row of a figure's data, by column."""
 Value = TypeVar("Value")
+EVERY_SYSTEM_ACTS = "every system acts"
+"""Words of the condition of `acts`."""
 _DIGITS = 6
 """Significant digits that data are kept with."""
 
@@ -196,7 +198,7 @@ def acts(names: Sequence[str], *, by: str, column: str = "moves", **where: float
     """
     here = "".join(f", {name} {value}" for name, value in where.items())
     return at_least(
-        "every system acts",
+        EVERY_SYSTEM_ACTS,
         f"fewest {column} of {', '.join(names)}{here}",
         lambda data: min(
             float(np.nansum(data.column(column, **{by: name, **where}))) for name in names

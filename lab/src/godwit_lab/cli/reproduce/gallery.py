@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from godwit_lab.cli.reproduce.command import shown
-from godwit_lab.cli.reproduce.figure import Verdict
+from godwit_lab.cli.reproduce.figure import EVERY_SYSTEM_ACTS, Verdict
 from godwit_lab.cli.reproduce.running import place_of, read, stored
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ _HEAD = """\
 
 Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Seeds are fixed; times are
 of the machine at hand. A figure runs on Spark, in one process, in the [simulator](simulator.md), or
-by planners on arrays. Each line is a clause of the paper's claim, or a condition of ours: our
-number, its bound, and its meaning; in bold if it fails. A figure agrees only if all hold;
-those with * decide: without them it does not agree. The [bibliography](../../docs/bibliography.md)
-has the papers.
+by planners on arrays. Each line is a clause of the paper's claim, or a condition of ours, with our
+number and its bound, in bold if it fails. A figure agrees only if all hold; if one with * fails, it
+does not agree. Numbers that decide or fail say what they are; `godwit reproduce NAME` says it of
+all. That every compared system acts is a condition that stands here only if it fails. The
+[bibliography](../../docs/bibliography.md) has the papers.
 
 """
 
@@ -132,14 +133,18 @@ def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dic
     lines += ["", f"Here: {workload}", "", _picture(entry, beside)]
     said: dict[str, list[str]] = {}
     for clause, check in zip(figure.clauses, result.checks, strict=True):
-        said.setdefault(clause.says, []).append(_number(clause, check))
+        if not (check.holds and clause.says == EVERY_SYSTEM_ACTS):
+            said.setdefault(clause.says, []).append(_number(clause, check))
     return "\n".join(
         [*lines, "", *(f"- {says}: {'; '.join(n)}" for says, n in said.items()), "", ""]
     )
 
 
 def _number(clause: Clause, check: Check) -> str:
-    """Return our number beside its bound, and what it is; bold if the condition does not hold."""
+    """Return our number beside its bound, in bold if the condition does not hold.
+
+    If the clause decides or fails, with what the number is.
+    """
     if check.unchecked:
         return f"**not checked**: {check.unchecked}"
     star = " *" if check.decisive else ""
@@ -150,7 +155,8 @@ def _number(clause: Clause, check: Check) -> str:
         f"; paper {shown(check.paper)}" if check.paper is not None else "",
     )
     if check.holds:
-        return f"{ours} {check.expected}{star} ({clause.what}{paper})"
+        meaning = f" * ({clause.what}{paper})" if check.decisive else ""
+        return f"{ours} {check.expected}{meaning}"
     opposite = check.expected.replace("≤", ">").replace("≥", "<")
     return f"**{ours} {opposite}**{star} ({clause.what}{paper})"
 
