@@ -114,16 +114,15 @@ def live_or_stopped(
     title="Response time around a migration, live and stopped",
     clauses=live_or_stopped(_around, _usual, 2.0, " from 10 to 8 workers"),
     workload="10 executors of 2 cores, half used, 8 from the seventh minute on; 200 MB of state. "
-    "Stopped: all state goes to a file server of 100 MB/s and back, and workers start in 20 s; "
-    "the paper gives neither.",
+    "Stopped: all state goes to a file server of 100 MB/s and back, and workers start in 20 s "
+    "(chosen).",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="minute", y="response_ms", by="migration", x_label="minute",
               y_label="mean response time (ms)", log_y=True),
     ),
     mechanism="live migration",
-    reason="Rows wait for the end of their epoch, so that response times are a second or more "
-    "without any migration.",
+    reason="Rows wait for the end of their epoch, a second or more without any migration.",
 )  # fmt: skip
 def figure11(run: FigureRun) -> FigureResult:
     minutes = run.pick(11, 14)

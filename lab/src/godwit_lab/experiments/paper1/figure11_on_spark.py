@@ -138,8 +138,8 @@ def _usual(data: Data) -> float:
               log_y=True),
     ),
     mechanism="live migration",
-    reason="The state is small, so that what takes time is ending and starting an application; "
-    "rows wait for the end of their epoch either way.",
+    reason="The state is small, so ending and starting an application takes the time; rows wait "
+    "for the end of their epoch either way.",
 )  # fmt: skip
 def figure11_on_spark(run: FigureRun) -> FigureResult:
     rows: list[Row] = []

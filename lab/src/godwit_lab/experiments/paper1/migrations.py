@@ -288,9 +288,9 @@ def _gaps(data: Data, application: str) -> list[float]:
         for application in APPLICATIONS
     ),
     mechanism="the choice of what moves (SSM and MTM)",
-    reason="At τ = 0.2 balance itself forces SSM to move, which consistent hashing as it comes "
-    "ignores; rings that keep τ were added after that was seen. MTM's projected costs are those "
-    "of usual loads and of a sample of partitionings.",
+    reason="At τ = 0.2 balance forces SSM to move, which consistent hashing as it comes ignores; "
+    "rings that keep τ were added after that was seen. MTM's projected costs are those of usual "
+    "loads and a sample of partitionings.",
 )  # fmt: skip
 def figure12(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
@@ -370,8 +370,8 @@ def _noise(data: Data) -> float:
             beyond=True,
         ),
     ),
-    workload="As figure 12: 64 key groups, 8 to 16 executors; seven rounds, in each of which every "
-    "migration is planned five times and the least CPU time counts.",
+    workload="As figure 12: 64 key groups, 8 to 16 executors; seven rounds, each with the least "
+    "CPU time of five calls.",
     place=RunsOn.PLANNERS,
     charts=(
         Chart(
@@ -383,8 +383,8 @@ def _noise(data: Data) -> float:
             paper=2.0,
         ),
     ),
-    reason="SSM looks at whole arrays at once, so that its time grows by a tenth only. Rounds, "
-    "with the least of five calls, were chosen after medians of single calls did not show that.",
+    reason="SSM looks at whole arrays at once, so that its time grows by a tenth only. The least "
+    "of five calls was chosen after medians of single calls did not show that.",
 )
 def figure13(run: FigureRun) -> FigureResult:
     taus = [(name, tau) for name in APPLICATIONS for tau in TAUS]
@@ -422,7 +422,7 @@ _PMC_SIZES = (2, 3, 4)
                  lambda data: 1e3 * data.column("seconds")[-1] / data.column("ssm_ms")[-1], 10.0),
     ),
     workload="Exact projected costs of 18 key groups (24 in full) on 2 to 4 executors, on one "
-    "core; the paper has 64 key groups on 8 to 16, too many to enumerate on two cores.",
+    "core; the paper has 64 on 8 to 16.",
     place=RunsOn.PLANNERS,
     charts=(
         Chart(
@@ -506,8 +506,7 @@ def _falls(tau: str) -> Callable[[Data], float]:
         Chart(x="tasks", y="moved_percent", by="tau", x_label="key groups m",
               y_label="state moved by a migration (%)", log_x=True),
     ),
-    reason="SSM looks at whole arrays at once, so that its time grows about as m. At the default "
-    "τ, bursts of single words bind; without them the cost would hardly depend on m.",
+    reason="SSM looks at whole arrays at once, so that its time grows about as m.",
 )  # fmt: skip
 def figure15(run: FigureRun) -> FigureResult:
     def measure(tau: str, tasks: int) -> Row:
@@ -559,9 +558,8 @@ _GAMMAS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)
               y_label="time of the pre-computation (s)"),
     ),
     mechanism="the look at later migrations (γ = 0 throughout)",
-    reason="At γ = 0 each migration is as cheap as single-step, but of equally cheap ones another "
-    "is taken, on which later ones depend. The pre-computation solves its equations by policy "
-    "iteration, whose time hardly depends on γ; value iteration needs more sweeps as γ grows.",
+    reason="The pre-computation solves its equations by policy iteration, whose time hardly "
+    "depends on γ; value iteration needs more sweeps as γ grows.",
 )  # fmt: skip
 def figure17(run: FigureRun) -> FigureResult:
     sequences = [

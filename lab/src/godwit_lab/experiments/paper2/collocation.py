@@ -154,8 +154,7 @@ def _lead(data: Data) -> np.ndarray:
               y_label="load distance (% of the mean)"),
     ),
     mechanism="the look at traffic (the MILP alone)",
-    reason="A quick run ends before ALBIC has moved everything that it would; it starts at "
-    "random, the paper's from a state that is not given.",
+    reason="A quick run ends before ALBIC has moved everything that it would.",
 )  # fmt: skip
 def figure10(run: FigureRun) -> FigureResult:
     rows: list[Row] = []
@@ -187,8 +186,7 @@ def figure10(run: FigureRun) -> FigureResult:
         Chart(x="cluster", y="distance_percent", by="system", kind="bars", x_label="cluster",
               y_label="load distance (% of the mean)"),
     ),
-    reason="A quick run ends before ALBIC has moved everything that it would, 20 key groups a "
-    "period.",
+    reason="A quick run ends before ALBIC has moved everything that it would.",
 )  # fmt: skip
 def figure11(run: FigureRun) -> FigureResult:
     rows: list[Row] = []

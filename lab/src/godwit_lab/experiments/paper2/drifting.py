@@ -42,9 +42,9 @@ SETTLED = 5
 _CHANGE = 0.05
 """Share of its load that an executor gains or loses besides, where it does."""
 WORKLOAD = (
-    "20 executors and 300 key groups, as the paper's job on edits of Wikipedia. Loads change from "
-    "period to period as the paper's synthetic ones (section 5.1): each key group by up to 5 %, "
-    f"and a fifth of the executors by {_CHANGE * 100:.0f} % besides."
+    "20 executors and 300 key groups, as the paper's job on edits of Wikipedia. Loads change each "
+    "period as the paper's synthetic ones (section 5.1): each key group by up to 5 %, and a fifth "
+    f"of the executors by {_CHANGE * 100:.0f} % besides."
 )
 
 
@@ -176,7 +176,7 @@ def play_limits(run: FigureRun) -> list[Row]:
     mechanism="the MILP (Flux plans in its place)",
     reason="The paper does not say how the loads of its job change. With a standard deviation of "
     "5 % a period, 13 migrations do not always suffice: in one of 25 periods the MILP's bound is "
-    "1.0009 %. PoTC merges three tenths of the counts, more than its default.",
+    "1.0009 %.",
 )  # fmt: skip
 def figure6(run: FigureRun) -> FigureResult:
     return FigureResult(rows=play(SYSTEMS | ({"MILP": SYSTEMS["Flux"]} if run.off else {}), run))
@@ -198,8 +198,7 @@ def figure6(run: FigureRun) -> FigureResult:
     workload=WORKLOAD,
     place=RunsOn.PLANNERS,
     charts=(Chart(x="period", y="moves", by="system", x_label="period", y_label="migrations"),),
-    reason="No planner can exceed its limit, and PoTC cannot migrate: what can fail is that the "
-    "others need what they are given.",
+    reason="No planner can exceed its limit; what can fail is that they need what they are given.",
 )  # fmt: skip
 def figure7(run: FigureRun) -> FigureResult:
     return FigureResult(rows=play(SYSTEMS, run))
@@ -254,7 +253,7 @@ def _pause(system: str) -> Callable[[Data], float]:
                 lambda data: 100 * _pause(_THIRTEEN)(data) / (KEY_GROUPS * _PERIOD_S), 0.045,
                 unit="%", paper=0.04),
     ),
-    workload=WORKLOAD + " Each migration counts 2.5 s, the paper's mean.",
+    workload=WORKLOAD,
     place=RunsOn.PLANNERS,
     charts=(
         Chart(x="period", y="pause_s", by="system", x_label="period",

@@ -280,10 +280,9 @@ def _figure(job: int, clauses: tuple[Clause, ...], workload: str) -> Figure:
             )
         ),
         mechanism="the look at traffic (the MILP alone)",
-        reason="The paper serialises every tuple that leaves its node, which is half of the "
-        "work. Here rows cross in columns, for 0.03 µs of CPU a row (`python -m "
-        "benchmarks.fusion --in-process`), beside microseconds in an operator. Collocation can "
-        "save only bytes on a network, which one process has not.",
+        reason="The paper serialises every tuple that leaves its node, half of the work. Here "
+        "rows cross in columns, for 0.03 µs of CPU a row (`python -m benchmarks.fusion "
+        "--in-process`), beside microseconds in an operator, and one process has no network.",
     )
 
 

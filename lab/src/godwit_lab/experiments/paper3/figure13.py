@@ -156,9 +156,8 @@ def _slower(strategy: str, baseline: str) -> Callable[[Data], float]:
     ),
     workload="Six nodes of a core, loaded to 70 %; after five minutes the key groups of one node "
     "get half as many rows again within three minutes, and five minutes later those of another. "
-    "60 key groups of 5 MB: the paper's 50,000 keys, of 100 bytes. The simulator has no slots of "
-    "windows: an instant migration is one at once of key groups without state. "
-    "Epochs are those of resident lanes, ten a second.",
+    "60 key groups of 5 MB: the paper's 50,000 keys, of 100 bytes. An instant migration is one at "
+    "once of key groups without state. Epochs are those of resident lanes, ten a second.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="minute", y="latency_s", by="system", x_label="minute",

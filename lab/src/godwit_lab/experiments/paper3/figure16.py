@@ -88,10 +88,9 @@ def _speed_up(data: Data, column: str = "round_ms") -> float:
               y_label="median time of an epoch (ms)"),
     ),
     mechanism="fusion",
-    reason="Fusing saves serialisation, of which there is little: rows cross an exchange in "
-    "columns. Without Spark, an exchange takes 0.03 µs of CPU a row, and the four operators 0.3 "
-    "µs (`python -m benchmarks.fusion --in-process`). In the paper's simple job an exchange "
-    "costs 19 µs a row on a node.",
+    reason="Rows cross an exchange in columns, so fusing saves little. Without Spark, an exchange "
+    "takes 0.03 µs of CPU a row, and the four operators 0.3 µs (`python -m benchmarks.fusion "
+    "--in-process`); in the paper's simple job an exchange costs 19 µs a row on a node.",
 )  # fmt: skip
 def figure16(run: FigureRun) -> FigureResult:
     use_benchmarks()

@@ -53,17 +53,16 @@ def _largest(data: Data, strategy: str) -> float:
                 / (data.column("pause_ms", strategy="instant")[0]
                    / data.column("pause_ms", strategy="disruptive")[0]), 1.0),
     ),
-    workload="All key groups of one of three executors migrate while a window is open; the real "
-    "coordinator, lanes and stores in one process, without Spark. The pause is what the three "
-    "epochs after the migration take longer than others.",
+    workload="All key groups of one of three executors migrate while a window is open; real "
+    "coordinator, lanes and stores in one process. The pause is what the three epochs after the "
+    "migration take longer than others.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="mib", y="pause_ms", by="strategy", x_label="state that migrates (MiB)",
               y_label="pause (ms)", log_x=True, log_y=True),
     ),
     mechanism="instant migration",
-    reason="An instant migration takes some tens of milliseconds whatever the state: the slot that "
-    "takes the rows from then on gets a table.",
+    reason="An instant migration takes some tens of milliseconds whatever the state.",
 )  # fmt: skip
 def figure10(run: FigureRun) -> FigureResult:
     use_benchmarks()
@@ -113,9 +112,9 @@ def _share(action: str) -> Callable[[Data], float]:
                      data.column("keys", action=_MOVED).tolist(),
                      data.column("pause_ms", action=_MOVED).tolist()), 0.9),
     ),
-    workload="Windows of 20 and 30 seconds that are open; they are split, all key groups of one of "
-    "three executors migrate instantly, and they are combined, while epochs of a second go on. The "
-    "real coordinator, lanes and stores in one process, without Spark.",
+    workload="Open windows of 20 and 30 seconds are split, all key groups of one of three "
+    "executors migrate instantly, and they are combined, while epochs of a second go on; real "
+    "coordinator, lanes and stores in one process.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="keys", y="pause_ms", by="action", x_label="keys of the open windows",
@@ -176,7 +175,7 @@ def _overhead(strategy: str) -> Callable[[Data], np.ndarray]:
     ),
     workload="Two windows in a row with a row of every key; while the first is open, 0 to 100 % of "
     "the key groups of one of three executors migrate. CPU time until both windows have come out; "
-    "the real coordinator, lanes and stores in one process, without Spark.",
+    "real coordinator, lanes and stores in one process.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="share", y="overhead", by="strategy", x_label="key groups that migrate (%)",

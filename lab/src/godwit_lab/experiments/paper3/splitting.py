@@ -80,17 +80,15 @@ def _doubled(job: str) -> Callable[[Data], float]:
             for job in ("split", "combined")
         ),
     ),
-    workload="Hopping windows of 2 and 6 partials, a row of every key in each; the real "
-    "coordinator, lanes and stores in one process, without Spark. A quick run has one round of "
-    "each, and three of the decisive one.",
+    workload="Hopping windows of 2 and 6 partials, a row of every key in each; real coordinator, "
+    "lanes and stores in one process. A quick run has one round of each, and three of the "
+    "decisive one.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="keys", y="thousand_rows_per_s", by="job", x_label="keys of a partial result",
               y_label="throughput (1000 rows/s of CPU)", log_x=True),
     ),
-    reason="Rates grow with the keys, as more rows share the fixed costs of an epoch. Combined, "
-    "a row changes every window that it is in, or panes are shared, whichever is cheaper; this "
-    "number of windows makes splitting pay.",
+    reason="Rates grow with the keys, as more rows share the fixed costs of an epoch.",
 )  # fmt: skip
 def figure9(run: FigureRun) -> FigureResult:
     keys = run.pick((1_000, 5_000), (2_000, 10_000, 50_000, 100_000))
@@ -125,15 +123,15 @@ def _longer(data: Data) -> float:
                  "two over one", _longer, 1.0, decisive=True),
         at_least("more than 10 % longer", "two over one", _longer, 1.1, paper=512 / 456),
     ),
-    workload="Hopping windows of two partials; the real coordinator, lanes and stores in one "
-    "process without Spark, so that an exchange costs its serialisation but no network.",
+    workload="Hopping windows of two partials; real coordinator, lanes and stores in one process, "
+    "so that an exchange costs its serialisation but no network.",
     place=RunsOn.PROCESS,
     charts=(
         Chart(x="job", y="seconds", by="who", kind="bars", x_label="job",
               y_label="time for 18 million rows (s)"),
     ),
-    reason="The paper serialises every tuple between two components by itself; here partial "
-    "results cross in columns, a few per cent of what all else takes.",
+    reason="The paper serialises every tuple by itself; here partial results cross in columns, a "
+    "few per cent of what all else takes.",
 )  # fmt: skip
 def section7(run: FigureRun) -> FigureResult:
     rate = rows_per_s(run, run.pick(5_000, 50_000), 2, 3)

@@ -146,9 +146,9 @@ def _rougher(baseline: str, clb: str) -> Callable[[Data], float]:
 
 _REASON = (
     "Queues are a model; how long a pause lasts is chosen by the paper's longest latency. "
-    "Godwit's own CLB evens its sets out; the paper's sets leave a few instances with several "
-    "times the mean. That Godwit's own decides was chosen after both were seen, so each clause "
-    "also stands for the paper's. ELB keeps loads within ±10 % of the mean."
+    "Godwit's own CLB evens its sets out; the paper's leave a few instances with several times "
+    "the mean. That Godwit's own decides was chosen after both were seen, so each clause also "
+    "stands for the paper's. ELB keeps loads within ±10 % of the mean."
 )
 
 

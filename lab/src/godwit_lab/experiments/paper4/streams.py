@@ -246,9 +246,8 @@ def _apart(data: Data) -> float:
         Chart(x="window", y="variance", by="system", x_label="window (min)",
               y_label="variance of loads (rows²)", log_y=True),
     ),
-    reason="The means can be equal only if no substream of the Zipf stream is larger than an "
-    "instance's share; with the exponent 1 the largest has twice of it. The paper does not give "
-    "the exponent.",
+    reason="Means can be equal only if no substream of the Zipf stream exceeds an instance's "
+    "share; with the exponent 1 (the paper gives none) the largest has twice of it.",
 )  # fmt: skip
 def figure2(run: FigureRun) -> FigureResult:
     streams = {"Gaussian-10": "gaussian", "Zipf-10": "zipf"}
@@ -285,8 +284,8 @@ def _ratio(system: str, baseline: str) -> Callable[[Data], float]:
               y_label="variance of loads (rows²)", log_y=True),
     ),
     reason="ELB keeps every load within its range, which no hash function does; the paper does "
-    "not give the range. Godwit's own CLB is as uneven as the paper's before its first "
-    "balancing; that means leave this time out was chosen after the numbers were seen.",
+    "not give the range. The means leave out the time before CLB's first balancing, which was "
+    "chosen after the numbers were seen.",
 )  # fmt: skip
 def figure3(run: FigureRun) -> FigureResult:
     stream = words_of_tweets(run)
@@ -344,8 +343,7 @@ def _moves_over(system: str, baseline: str) -> Callable[[Data], float]:
     ),
     mechanism="ELB and CLB (universal hashing in their place)",
     reason="The paper does not give ELB's range. Of ±2, 5, 10 and 20 %, 5 was taken after such "
-    "numbers were seen: the widest of those that are, to a hundredth, as far from 14.5 % as the "
-    "nearest, 2 %; all of them move less than a sixth of that. With 20 %, taken before, ELB "
+    "numbers were seen; all move less than a sixth of 14.5 %, and with 20 %, taken before, ELB "
     "moves half as much. CLB's few large balancings are not negligible beside so little. A new "
     "hash function moves nine tenths of ten instances' state; why the paper's moves 24.2 %, it "
     "does not say.",

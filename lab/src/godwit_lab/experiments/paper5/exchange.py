@@ -58,8 +58,8 @@ REASON = (
 WORKLOAD = (
     "A transactor and eleven operators behind it, keyed by 2,000 stocks of Zipf 0.5 that change "
     "places every ten seconds; 8 machines of 8 cores if quick, else 16, with as many orders as "
-    "they can just process (36 % of what they could were epochs free). Costs of rows are chosen, "
-    "as the paper does not give them; states and the sizes of rows are the paper's."
+    "they can just process (36 % of what they could were epochs free). Costs of rows are chosen; "
+    "states and sizes of rows are the paper's."
 )
 
 

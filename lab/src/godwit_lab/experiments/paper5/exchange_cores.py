@@ -150,9 +150,8 @@ def _naive_over(what: str) -> Callable[[Data], float]:
               y_label="rate (MB/s)", log_y=True),
     ),
     mechanism="minimal migration and locality",
-    reason="Absolute rates depend on the drift, which is chosen here. The naive scheduler moves "
-    "some 700 MB/s, fifty times what the paper's does, so that only the direction of the ratio "
-    "of state can be compared.",
+    reason="Rates depend on the drift, which is chosen here: the naive scheduler moves some 700 "
+    "MB/s, fifty times the paper's, so only the direction of the ratio can be compared.",
 )  # fmt: skip
 def table2(run: FigureRun) -> FigureResult:
     measured: dict[tuple[str, str], float] = {}
@@ -202,10 +201,9 @@ def _ms(nodes: int) -> Callable[[Data], float]:
         at_most("scheduling takes 4.1 to 5.7 ms", "8 nodes, median", _ms(8), 4.1, unit="ms",
                 paper=4.1),
     ),
-    workload="Throughput: the exchange with more orders than the nodes can process. The paper "
-    "does not give what operators cost: an order takes what 64 cores have for it at the paper's "
-    "66.6 thousand a second, in equal parts for each row of an operator; so ratios are compared. "
-    "Scheduling: core allocation and assignment for twelve operators, planners on arrays.",
+    workload="Throughput: the exchange with more orders than the nodes can process. Costs are "
+    "chosen: an order takes what 64 cores have for it at the paper's 66.6 thousand a second; so "
+    "ratios are compared. Scheduling: core allocation and assignment for twelve operators.",
     place=RunsOn.SIMULATED,
     charts=(
         Chart(x="nodes", y="thousand_rows_per_s", x_label="nodes",

@@ -321,8 +321,8 @@ def _used(system: str, row_ms: str) -> Callable[[Data], float]:
           for size in (128, _LARGE)),
     ),
     workload="The micro-benchmark at ω = 2 on 32 machines of 8 cores; rows of 128 bytes to 8 KB "
-    "that cost 0.01 to 1 ms. Sources are read evenly on all machines, and an epoch's exchange "
-    "takes as long as its busiest link. A run has at least forty epochs.",
+    "that cost 0.01 to 1 ms. Sources are read evenly on all machines; a run has at least forty "
+    "epochs.",
     place=RunsOn.SIMULATED,
     charts=tuple(
         Chart(x="row_bytes", y="thousand_rows_per_s", by="policy", title=f"{row_ms} a row",
@@ -330,9 +330,8 @@ def _used(system: str, row_ms: str) -> Callable[[Data], float]:
               y_label="throughput (1000 rows/s)", log_x=True, log_y=True)
         for row_ms in _ROW_MS
     ),
-    reason="Rows go from the task that reads them straight to the lane of their key group, "
-    "without the paper's second hop. Executor-centric leaves the smallest share because it is "
-    "ahead with small rows.",
+    reason="Rows go straight to the lane of their key group, without the paper's second hop. "
+    "Executor-centric leaves the smallest share because it is ahead with small rows.",
 )  # fmt: skip
 def figure8(run: FigureRun) -> FigureResult:
     def measure(row_ms: str, row_bytes: int, policy: str) -> Row:

@@ -117,8 +117,8 @@ def _ratio(column: str, series: str, last: int, first: int) -> Callable[[Data], 
     workload=WORKLOAD,
     place=RunsOn.SIMULATED,
     charts=charts("thousand_rows_per_s", "throughput (1000 rows/s)"),
-    reason="The paper's rows all pass the link of one node on their way to remote tasks. Here they "
-    "are read on all machines and go straight to their lanes, so that links grow with the cores.",
+    reason="The paper's rows all pass the link of one node. Here they are read on all machines and "
+    "go straight to their lanes, so that links grow with the cores.",
 )  # fmt: skip
 def figure13(run: FigureRun) -> FigureResult:
     return FigureResult(rows=vary_rows(run))
@@ -144,8 +144,8 @@ def figure13(run: FigureRun) -> FigureResult:
     "two seconds.",
     place=RunsOn.SIMULATED,
     charts=charts("p99_s", "time of an epoch, 99th percentile (s)"),
-    reason="Rows wait for the end of their epoch, so that latency is seconds with one core, too; "
-    "an epoch takes as many rows as the cores, and links grow with the cores.",
+    reason="Rows wait for the end of their epoch, seconds with one core, too; links grow with the "
+    "cores.",
 )  # fmt: skip
 def figure14(run: FigureRun) -> FigureResult:
     return FigureResult(rows=vary_rows(run))
@@ -193,8 +193,8 @@ def _state(
     place=RunsOn.SIMULATED,
     charts=charts("thousand_rows_per_s", "throughput (1000 rows/s)",
                   panels=_OMEGAS),
-    reason="Every epoch here changes the state of all keys, and brings it forward; with 32 MB a "
-    "shard that takes the time, more than migration does, which is not worth it then.",
+    reason="Every epoch changes the state of all keys; with 32 MB a shard that takes the time, and "
+    "migration is not worth it.",
 )  # fmt: skip
 def figure15(run: FigureRun) -> FigureResult:
     return FigureResult(
