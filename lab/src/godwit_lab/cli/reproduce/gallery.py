@@ -33,10 +33,10 @@ _HEAD = """\
 
 Written by `godwit reproduce --quick --gallery lab/docs`; do not edit it. Seeds are fixed; times are
 of the machine at hand. A figure runs on Spark, in one process, in the [simulator](simulator.md), or
-by planners on arrays. Each line is a clause of the paper's claim, or a condition of ours, with our
-number and its bound, in bold if it fails. A figure agrees only if all hold; if one with * fails, it
-does not agree. Numbers that decide or fail say what they are; `godwit reproduce NAME` says it of
-all. That every compared system acts is a condition that stands here only if it fails. The
+by planners on arrays. Each line is a clause of the paper's claim, with our number and its bound, in
+bold if it fails. A figure agrees only if all hold; if one with * fails, it does not agree.
+Conditions of ours stand here if they decide or fail; that every compared system acts, only if it
+fails. Numbers that decide or fail say what they are; `godwit reproduce NAME` prints all. The
 [bibliography](../../docs/bibliography.md) has the papers.
 
 """
@@ -133,11 +133,16 @@ def _figure_section(entry: Entry, result: Result | None, beside: Path, seen: dic
     lines += ["", f"Here: {workload}", "", _picture(entry, beside)]
     said: dict[str, list[str]] = {}
     for clause, check in zip(figure.clauses, result.checks, strict=True):
-        if not (check.holds and clause.says == EVERY_SYSTEM_ACTS):
+        if not (check.holds and _is_left_out(clause)):
             said.setdefault(clause.says, []).append(_number(clause, check))
     return "\n".join(
         [*lines, "", *(f"- {says}: {'; '.join(n)}" for says, n in said.items()), "", ""]
     )
+
+
+def _is_left_out(clause: Clause) -> bool:
+    """Return whether a condition of ours stands on the page only if it fails."""
+    return clause.beyond and (not clause.decisive or clause.says == EVERY_SYSTEM_ACTS)
 
 
 def _number(clause: Clause, check: Check) -> str:
