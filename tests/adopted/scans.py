@@ -26,15 +26,15 @@ from pyspark.sql.types import StructType
 
 from godwit.adopt.csv_scans import SparkCsv
 from godwit.adopt.json_scans import SparkJson
+from godwit.connect.files.directory import Directory
+from godwit.connect.files.file_formats import FileRange
 from godwit.model.errors import GodwitError
-from godwit.sources.directory import Directory
-from godwit.sources.file_formats import FileRange
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.sources.text_formats import TextFormat
+    from godwit.connect.files.text_formats import TextFormat
 
 _FLAT = "s string, n bigint, i int, d double, b boolean, c decimal(5, 2), t timestamp, y date"
 SCHEMAS = {"csv": _FLAT, "json": f"{_FLAT}, a array<int>, o struct<x: int, y: string>"}

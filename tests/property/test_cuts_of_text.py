@@ -15,8 +15,8 @@ import pytest
 from tests.support.rounds import rounds
 
 import godwit as gw
+from godwit.connect.files import text_formats
 from godwit.model.errors import SourceError
-from godwit.sources import text_formats
 
 if TYPE_CHECKING:
     from pathlib import Path

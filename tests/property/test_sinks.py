@@ -18,8 +18,8 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 from tests.support.rounds import rounds
 
 import godwit as gw
+from godwit.connect.files.parquet_files import NULL_PARTITION, partition_directories
 from godwit.connect.postgres.copy import csv_rows
-from godwit.sinks.parquet_files import NULL_PARTITION, partition_directories
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
 from godwit.sinks.simple_sinks import MemorySink
 

@@ -13,8 +13,8 @@ from tests.spark.streams import Inbox, drain, rows_of
 from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 import godwit as gw
+from godwit.connect.files.parquet_directory import latest_epoch
 from godwit.model.errors import SinkError
-from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.simple_sinks import ForeachSink, MemorySink
 from godwit.spark.cluster import SinkSession
 

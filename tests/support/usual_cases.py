@@ -127,7 +127,7 @@ USUAL = {
     "tests/unit/operators/windows/test_lateness.py": {
         "test_allowed_lateness_is_that_of_plain_python": 4,
     },
-    "tests/unit/sinks/test_parquet_readers.py": {
+    "tests/unit/connect/files/test_parquet_readers.py": {
         "test_a_list_has_whole_epochs_without_a_gap_whatever_happens_meanwhile": 2,
     },
     "lab/tests/contract/test_in_simulator.py": {

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from godwit.adopt.read_texts import UnsureError, converter, texts_of
-from godwit.sources.text_formats import TextFormat
+from godwit.connect.files.text_formats import TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from godwit.sources.directory import Directory
-    from godwit.sources.file_formats import BadLine, FileRange
+    from godwit.connect.files.directory import Directory
+    from godwit.connect.files.file_formats import BadLine, FileRange
 
 _QUOTE, _ESCAPE = '"', "\\"
 _IN_QUOTES: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -25,15 +25,15 @@ from godwit.adopt.read_texts import (
     timestamp_of,
 )
 from godwit.columns.nested import has_leaf
-from godwit.sources.json_files import JsonFormat, lines_of, type_in_json
-from godwit.sources.message_formats import json_decoder
-from godwit.sources.text_values import has_names_of_numbers, has_small_numbers
+from godwit.connect.files.json_files import JsonFormat, lines_of, type_in_json
+from godwit.connect.formats.message_formats import json_decoder
+from godwit.connect.formats.text_values import has_names_of_numbers, has_small_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-    from godwit.sources.directory import Directory
-    from godwit.sources.file_formats import BadLine, FileRange
+    from godwit.connect.files.directory import Directory
+    from godwit.connect.files.file_formats import BadLine, FileRange
 
     Fast = Callable[[bytes], pa.Table]
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from godwit.adopt.plan import Catalyst
     from godwit.adopt.stateless import StatelessPart
-    from godwit.sources.file_formats import FileFormat
+    from godwit.connect.files.file_formats import FileFormat
     from godwit.sources.source import Position
 
 _REMEDY: Final = "Leave own_sources() out: Spark reads it in micro-batches."

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from godwit.columns.arrays import mask_of
-from godwit.sources.file_formats import ParquetFormat
+from godwit.connect.files.file_formats import ParquetFormat
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from godwit.sources.file_formats import FilePlace, FileRange
+    from godwit.connect.files.file_formats import FilePlace, FileRange
 
 
 class SparkParquet(ParquetFormat):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from godwit.connect.files.directory import partitions_of
+from godwit.connect.files.source import FileSource
 from godwit.model.errors import SourceError
 from godwit.model.naming import listing
-from godwit.sources.directory import partitions_of
-from godwit.sources.files import FileSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from godwit.sources.directory import File, FilePosition, Listing
-    from godwit.sources.file_formats import FileFormat, FileRange
+    from godwit.connect.files.directory import File, FilePosition, Listing
+    from godwit.connect.files.file_formats import FileFormat, FileRange
     from godwit.sources.source import Position
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")

@@ -20,10 +20,10 @@ from godwit import sinks
 from godwit.adopt.delivery import DeliveredResult, MemoryTable, print_batch
 from godwit.adopt.spark_errors import as_spark_error
 from godwit.adopt.spark_files import LOG, SparkFiles, has_epochs_of_lanes, last_batch
+from godwit.connect.formats.message_formats import MessageFormat
 from godwit.model.errors import EpochFailedError, GodwitError, UnsupportedQueryError
 from godwit.model.naming import did_you_mean, listing
 from godwit.sinks.simple_sinks import NoopSink
-from godwit.sources.message_formats import MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.adopt.read_texts import ROWS
-from godwit.sources.text_formats import TextFormat
+from godwit.connect.files.text_formats import TextFormat
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from godwit.sources.directory import Directory
-    from godwit.sources.file_formats import BadLine, FileRange
+    from godwit.connect.files.directory import Directory
+    from godwit.connect.files.file_formats import BadLine, FileRange
 
 
 class SparkText(TextFormat):

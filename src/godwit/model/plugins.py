@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from godwit.model.errors import PluginError
@@ -143,11 +145,18 @@ def load(group: Group, name: str) -> Any:
 
 
 def member(
-    group: Group, module: str, name: str, known: Iterable[str], meant: Mapping[str, str]
+    group: Group,
+    module: str,
+    name: str,
+    known: Iterable[str],
+    meant: Mapping[str, str],
+    *,
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Return what a package has added to a module of users' calls, such as ``gw.sinks``.
 
-    `known`: public names that the module itself has. `meant`: see `no_such_name`.
+    `known`: public names that the module itself has. `meant`: see `no_such_name`. `own`: name →
+    module of this distribution that has it, also where no metadata are installed.
 
     Raises
     ------
@@ -157,6 +166,8 @@ def member(
         If there is no such name. The error suggests another; if the calls of this distribution are
         unknown, since it is not installed, the error says so.
     """
+    if name in own:
+        return getattr(import_module(own[name]), name)
     added = names(group)
     if name in added or name in absent(group):
         return load(group, name)

@@ -33,6 +33,7 @@ from godwit.checkpoint.repair import execute_repair
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.columns.python_values import rows_as_tuples
+from godwit.connect.files.directory import describe_position
 from godwit.model.errors import GodwitError
 from godwit.model.events import event_from_dict
 from godwit.model.text import counted, human_bytes, printable
@@ -48,7 +49,6 @@ from godwit.ops.verification import (
     verify,
 )
 from godwit.sinks.carried_files import carry_files
-from godwit.sources.directory import describe_position
 
 if TYPE_CHECKING:
     import argparse

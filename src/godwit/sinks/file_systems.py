@@ -18,15 +18,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
+from godwit.model.locations import check_location, spelled_location
 from godwit.model.locations import local_path as local_path_of
-from godwit.model.secrets import HIDDEN, shown_uri
-from godwit.sources.directory import open_file_system as open_any
+from godwit.model.secrets import HIDDEN, Secrets, shown_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from godwit.model.errors import GodwitError
 
 _AZURE: Final = {"abfs", "az", "azure", "adl", "wasb", "wasbs"}
 _ACCOUNT: Final = (
@@ -44,6 +47,32 @@ def open_file_system(
 ) -> tuple[pafs.FileSystem, str]:
     """Open the file system of a path or URI; return it, and the path within it."""
     opened, inner = open_any(path, filesystem, error=SinkError)
+    return opened, inner.rstrip("/")
+
+
+def open_any(
+    path: str, filesystem: pafs.FileSystem | None, *, error: type[GodwitError]
+) -> tuple[pafs.FileSystem, str]:
+    """Open the file system of a path or URI; return it, and the path within it.
+
+    Raises `error` if no such file system exists.
+    """
+    if filesystem is not None:
+        return filesystem, path.rstrip("/") or path
+    check_location(path, error)
+    if (local := local_path_of(path)) is not None:
+        return pafs.LocalFileSystem(), local
+    uri = spelled_location(path, error=error)
+    try:
+        opened, inner = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as cause:
+        secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
+        raise error(
+            f"Cannot open {shown_uri(path)}: {secrets.hide(str(cause))}.",
+            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs; in user "
+            "and password, / is written %2F, @ %40 and : %3A.",
+            path=shown_uri(path),
+        ) from secrets.cause(cause)
     return opened, inner.rstrip("/")
 
 

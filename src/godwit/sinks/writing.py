@@ -5,7 +5,7 @@ columns of the target, those that identify its rows, and one epoch's rows as the
 
 With a version (``order_by=``) a row is written unless the target has a newer one of its key.  So a
 deleted row stays, with its version and a mark in a column ``deleted``: else an older row that comes
-late would be there again.  A history (`godwit.sinks.history`) has a row for each version.
+late would be there again.  A history (`godwit.connect.delta.history`) has a row for each version.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from godwit.adopt.parquet_scans import SparkParquet
 from godwit.adopt.scanned_files import ScannedFiles
 from godwit.adopt.stateless import ComputedColumn, Projection, Selection, StatelessPart
 from godwit.adopt.text_scans import SparkText
+from godwit.connect.files.file_formats import ParquetFormat
 from godwit.operators.aggregates.expressions import Column, IsNull, Not
-from godwit.sources.file_formats import ParquetFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.sources.file_formats import FileFormat
+    from godwit.connect.files.file_formats import FileFormat
 
 INPUTS = (("#1", pa.int64()), ("#2", pa.string()))
 OUTPUTS = (("#1", "n", pa.int64()), ("#3", "name", pa.string()))

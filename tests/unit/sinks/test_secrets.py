@@ -11,10 +11,10 @@ import pytest
 from tests.support.epoch_rows import context
 
 import godwit as gw
+from godwit.connect.files.parquet_directory import latest_epoch
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import open_file_system
-from godwit.sinks.parquet_directory import latest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ from tests.support.rounds import rounds
 import godwit as gw
 from godwit.columns.signed import CHANGE
 from godwit.model.errors import SinkError
-from godwit.sinks.conformance import _CrashError, _Steps
+from godwit.testing.sinks import _CrashError, _Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from godwit.connect.delta.read import SCHEMES
+from godwit.connect.options import check_columns, check_path
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.locations import spelled_location
 from godwit.model.naming import needs_package
 from godwit.sinks.maintenance import check_maintenance
-from godwit.sinks.options import check_columns, check_path
 from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from godwit.connect.files.file_types import cast_column, widens
+from godwit.connect.formats.text_values import from_text
 from godwit.model.errors import SourceError
 from godwit.model.naming import listing
-from godwit.sources.file_types import cast_column, widens
-from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

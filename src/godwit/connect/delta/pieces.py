@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from godwit.sources.directory import File
-from godwit.sources.table_pieces import TablePiece
+from godwit.connect.files.directory import File
+from godwit.connect.lakes.table_pieces import TablePiece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from godwit.connect.delta.columns import DeltaColumn
     from godwit.connect.delta.log import DataFile
-    from godwit.sources.row_filters import Predicate
+    from godwit.connect.lakes.row_filters import Predicate
 
 _SLACK: Final = dt.timedelta(milliseconds=1)  # writers cut times in statistics to milliseconds
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from godwit.connect.delta.source import DeltaSource
-    from godwit.sources.row_filters import Filters
+    from godwit.connect.lakes.row_filters import Filters
 
 SCHEMES: Final[Mapping[str, str]] = {
     **{scheme: scheme for scheme in ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "viewfs")},

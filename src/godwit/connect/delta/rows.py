@@ -18,8 +18,8 @@ from godwit.connect.delta.columns import (
 )
 from godwit.connect.delta.pieces import DeltaFiles
 from godwit.connect.delta.vectors import deleted_rows
-from godwit.sources.file_formats import FileRange
-from godwit.sources.table_pieces import PARQUET, selected_rows
+from godwit.connect.files.file_formats import FileRange
+from godwit.connect.lakes.table_pieces import PARQUET, selected_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from godwit.connect.delta.pieces import DeltaPiece
     from godwit.connect.delta.place import TablePlace
-    from godwit.sources.table_rows import TableRows
+    from godwit.connect.lakes.table_rows import TableRows
 
 _TYPE: Final = pa.field("_change_type", pa.string())  # of the change data feed
 _TYPE_COLUMN: Final = DeltaColumn(field=_TYPE, stored=_TYPE)

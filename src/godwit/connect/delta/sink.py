@@ -49,6 +49,7 @@ from deltalake.transaction import AddAction
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
+from godwit.connect.delta.history import changed_history, rows_of_versions
 from godwit.connect.delta.maintenance import maintain_table
 from godwit.connect.delta.place import error_text, table_files
 from godwit.connect.delta.table import (
@@ -63,6 +64,15 @@ from godwit.connect.delta.table import (
     row_check,
     takes_plain_files,
 )
+from godwit.connect.files.parquet_files import (
+    Partition,
+    files_there,
+    is_target_replaced,
+    partitioned,
+    partitions_worth_files,
+    require_types,
+    write_file,
+)
 from godwit.model.errors import SinkError
 from godwit.model.locations import local_path as local_path_of
 from godwit.model.secrets import Secrets, shown_uri
@@ -76,17 +86,7 @@ from godwit.sinks.file_systems import (
     place_of,
     try_directory,
 )
-from godwit.sinks.history import changed_history, rows_of_versions
 from godwit.sinks.maintenance import Maintained
-from godwit.sinks.parquet_files import (
-    Partition,
-    files_there,
-    is_target_replaced,
-    partitioned,
-    partitions_worth_files,
-    require_types,
-    write_file,
-)
 from godwit.sinks.rows import (
     column_names,
     is_complete_result,

@@ -36,19 +36,24 @@ from godwit.connect.delta.pieces import (
 from godwit.connect.delta.place import TablePlace
 from godwit.connect.delta.pruning import FileFilter
 from godwit.connect.delta.rows import DeltaPieceReader
+from godwit.connect.lakes.table_pieces import (
+    PieceSplitter,
+    VersionPieces,
+    epoch_end,
+    pieces_between,
+)
+from godwit.connect.lakes.table_rows import TableRows
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.sinks.file_systems import destination_of, place_of
 from godwit.sources.source import Lag, Source, Split
-from godwit.sources.table_pieces import PieceSplitter, VersionPieces, epoch_end, pieces_between
-from godwit.sources.table_rows import TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.connect.delta.log import Commit, Metadata
+    from godwit.connect.lakes.table_rows import TableArguments
     from godwit.sources.source import Position
-    from godwit.sources.table_rows import TableArguments
 
 _MAX_VERSIONS: Final = 64  # whose pieces are remembered
 _EMPTY_VERSIONS: Final = 100  # after this many without rows, the position moves on anyway

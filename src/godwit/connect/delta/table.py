@@ -34,15 +34,15 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
 from godwit.columns.types import is_text
-from godwit.model.locations import is_uri, local_path
-from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, check_of_columns
-from godwit.sinks.row_checks import (
+from godwit.connect.files.parquet_files import LONGEST_NAME, NULL_PARTITION, check_of_columns
+from godwit.connect.row_checks import (
     KNOWN_YEARS,
     NO_NANOSECONDS,
     ColumnCheck,
     Rule,
     up_to_characters,
 )
+from godwit.model.locations import is_uri, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,10 +1,11 @@
-"""Formats of messages: ``gw.formats.avro``, ``protobuf``, ``debezium`` and ``upsert``."""
+"""Formats of messages: ``gw.formats.json``, ``raw``, ``text``, ``avro``, ``protobuf`` and more."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from godwit.columns.types import to_schema
+from godwit.connect.formats.message_formats import JsonMessages, PlainMessages
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
     from godwit.connect.formats.avro_format import AvroMessages
     from godwit.connect.formats.debezium_format import DebeziumMessages
+    from godwit.connect.formats.message_formats import MessageFormat
     from godwit.connect.formats.protobuf_format import ProtobufMessages
     from godwit.connect.formats.upsert_format import UpsertMessages
-    from godwit.sources.message_formats import MessageFormat
 
 
 @user_call
@@ -258,9 +259,56 @@ def upsert(value: MessageFormat, *, key: SchemaLike | MessageFormat) -> UpsertMe
     >>> gw.sources.kafka("broker:9092", "prices", value=rows).schema.names
     ['sku', 'price', 'change']
     """
+    from godwit.connect.formats.message_formats import MessageFormat  # noqa: PLC0415
     from godwit.connect.formats.upsert_format import KeyMessages, UpsertMessages, check_key  # noqa: PLC0415
-    from godwit.sources.message_formats import MessageFormat  # noqa: PLC0415
 
     if not isinstance(key, MessageFormat):
         key = KeyMessages(check_key(to_schema(key, where="The key of an upsert format")))
     return UpsertMessages(value, key)
+
+
+@user_call
+def json(schema: SchemaLike | None = None) -> JsonMessages:
+    """Format of messages that are JSON objects, with one field per column.
+
+    Times are ISO 8601 text, with digits below a microsecond cut; bytes are Base64, decimals are
+    text or numbers, and whole numbers may be written as ``1.0`` or ``1e2``. A field that a message
+    lacks is null; fields that are not in `schema` are ignored. ``NaN`` is written as null, since
+    JSON has no form for it.
+
+    Parameters
+    ----------
+    schema
+        Columns to read, as in ``"plane string, delay double"``; not needed for writing.
+
+    Examples
+    --------
+    >>> reading = gw.formats.json("plane string, delay double")
+    >>> gw.sources.kafka("broker:9092", "flights", value=reading).schema.names
+    ['plane', 'delay']
+    """
+    return JsonMessages(None if schema is None else to_schema(schema, where="The JSON format"))
+
+
+@user_call
+def raw() -> PlainMessages:
+    """Format of unparsed bytes: read as a column ``value``; rows to write have one column.
+
+    Examples
+    --------
+    >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.raw()).schema.names
+    ['value']
+    """
+    return PlainMessages("bytes")
+
+
+@user_call
+def text() -> PlainMessages:
+    """Format of UTF-8 text: read as a string column ``value``; rows to write have one column.
+
+    Examples
+    --------
+    >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.text()).schema.names
+    ['value']
+    """
+    return PlainMessages("text")

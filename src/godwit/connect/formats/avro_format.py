@@ -17,15 +17,7 @@ from godwit.connect.formats.avro_schema import (
     parse_schema,
     to_arrow_schema,
 )
-from godwit.connect.formats.registry import (
-    FRAME_BYTES,
-    Schemas,
-    frame_header,
-    parse_frame,
-    schema_text,
-)
-from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import (
+from godwit.connect.formats.message_formats import (
     NOT_OF_MESSAGES,
     MessageFormat,
     UnwritableError,
@@ -35,6 +27,14 @@ from godwit.sources.message_formats import (
     python_values,
     to_array,
 )
+from godwit.connect.formats.registry import (
+    FRAME_BYTES,
+    Schemas,
+    frame_header,
+    parse_frame,
+    schema_text,
+)
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from godwit.connect.formats.text_values import load_json
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.text_values import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

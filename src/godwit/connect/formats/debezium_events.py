@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.sources.message_formats import Value
+    from godwit.connect.formats.message_formats import Value
 
 
 class EventLayout(NamedTuple):

@@ -33,9 +33,7 @@ from godwit.connect.formats.debezium_values import (
     type_in_event,
 )
 from godwit.connect.formats.debezium_writer import EventWriter
-from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import did_you_mean, listing
-from godwit.sources.message_formats import (
+from godwit.connect.formats.message_formats import (
     NOT_OF_MESSAGES,
     Decoded,
     MessageFormat,
@@ -44,13 +42,15 @@ from godwit.sources.message_formats import (
     decode_by_halves,
     error_text,
 )
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from godwit.columns.signed import Kind
+    from godwit.connect.formats.message_formats import Value
     from godwit.connect.formats.registry import Schemas
-    from godwit.sources.message_formats import Value
 
 INCLUDED: Final[Mapping[str, pa.DataType]] = {
     "op": pa.string(),

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.types import is_binary, is_temporal, is_text
+from godwit.connect.formats.text_values import NUMBER_SHAPE, as_json, from_json
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.text_values import NUMBER_SHAPE, as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from godwit.sources.message_formats import Value
+    from godwit.connect.formats.message_formats import Value
 
 _ENCODE: Final = msgspec.json.Encoder(decimal_format="string").encode
 

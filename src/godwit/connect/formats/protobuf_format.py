@@ -16,9 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from godwit.connect.formats.registry import frame_header, parse_frame
-from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import (
+from godwit.connect.formats.message_formats import (
     NOT_OF_MESSAGES,
     MessageFormat,
     UnwritableError,
@@ -28,6 +26,8 @@ from godwit.sources.message_formats import (
     python_values,
     to_array,
 )
+from godwit.connect.formats.registry import frame_header, parse_frame
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,9 +16,9 @@ import urllib.request
 from functools import lru_cache
 from typing import Any, Final
 
+from godwit.connect.formats.text_values import load_json
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sources.text_values import load_json
 
 FRAME_BYTES: Final = 5
 """Bytes of a message before its payload."""

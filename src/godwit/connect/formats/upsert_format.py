@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
+from godwit.connect.formats.message_formats import Decoded, JsonMessages, MessageFormat
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import listing
-from godwit.sources.message_formats import Decoded, JsonMessages, MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.columns.signed import Kind
-    from godwit.sources.message_formats import Value
+    from godwit.connect.formats.message_formats import Value
 
 
 class UpsertMessages(MessageFormat):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from godwit.connect.options import check_columns, wrong_option
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
 from godwit.sinks.maintenance import check_maintenance
-from godwit.sinks.options import check_columns, wrong_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

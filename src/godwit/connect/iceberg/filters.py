@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
-    from godwit.sources.row_filters import Predicate
+    from godwit.connect.lakes.row_filters import Predicate
 
 _COMPARABLE: Final[Sequence[tuple[type[IcebergType], type]]] = (
     (IntegerType, int),

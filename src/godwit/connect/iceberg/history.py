@@ -32,8 +32,8 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
+from godwit.connect.lakes.table_pieces import TablePiece, VersionPieces
 from godwit.model.errors import SourceError
-from godwit.sources.table_pieces import TablePiece, VersionPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

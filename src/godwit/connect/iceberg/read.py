@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from godwit.connect.iceberg.source import IcebergSource
-    from godwit.sources.row_filters import Filters
+    from godwit.connect.lakes.row_filters import Filters
 
 
 @user_call

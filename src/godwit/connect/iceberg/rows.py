@@ -24,11 +24,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.deletion_vector import DeletionVector, _extract_vector_payload
 
 import godwit.connect.iceberg.repairs  # noqa: F401
+from godwit.connect.files.directory import File
+from godwit.connect.files.file_formats import FileRange
+from godwit.connect.files.file_types import cast_column, widens
+from godwit.connect.lakes.table_pieces import PARQUET, selected_rows
 from godwit.model.secrets import shown_uri
-from godwit.sources.directory import File
-from godwit.sources.file_formats import FileRange
-from godwit.sources.file_types import cast_column, widens
-from godwit.sources.table_pieces import PARQUET, selected_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import NestedField
 
     from godwit.connect.iceberg.history import Deletes, IcebergPiece
-    from godwit.sources.table_rows import TableRows
+    from godwit.connect.lakes.table_rows import TableRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from godwit.columns.signed import CHANGE
+from godwit.connect.files.parquet_files import file_row_check, require_types
 from godwit.connect.iceberg.files import (
     ReplacedFiles,
     all_files,
@@ -49,7 +50,6 @@ from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import try_directory
 from godwit.sinks.maintenance import Maintained
-from godwit.sinks.parquet_files import file_row_check, require_types
 from godwit.sinks.rows import (
     is_complete_result,
     storable_schema,

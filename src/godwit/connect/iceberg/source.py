@@ -20,16 +20,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
 
 from godwit.columns.types import to_schema
+from godwit.connect.files.file_types import common_schema
 from godwit.connect.iceberg.filters import columns_cut_with_overflow, expression_of
 from godwit.connect.iceberg.history import MAX_STEPS, History, IcebergPiece, SnapshotPlace, Step
 from godwit.connect.iceberg.rows import Access, IcebergPieceReader, place_of_table
+from godwit.connect.lakes.table_pieces import PieceSplitter, epoch_end, pieces_between
+from godwit.connect.lakes.table_rows import TableRows
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import listing
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sources.file_types import common_schema
 from godwit.sources.source import Lag, Source, Split
-from godwit.sources.table_pieces import PieceSplitter, epoch_end, pieces_between
-from godwit.sources.table_rows import TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from godwit.sources.directory import File
-    from godwit.sources.file_formats import FilePlace
+    from godwit.connect.files.directory import File
+    from godwit.connect.files.file_formats import FilePlace
+    from godwit.connect.lakes.table_rows import TableArguments
     from godwit.sources.source import Position
-    from godwit.sources.table_rows import TableArguments
 
 _MAX_FORMAT_VERSION: Final = 3
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from godwit.columns.types import SchemaLike
+    from godwit.connect.formats.message_formats import MessageFormat
     from godwit.connect.kafka.source import KafkaSource, Start
-    from godwit.sources.message_formats import MessageFormat
     from godwit.time.durations import Duration
 
 

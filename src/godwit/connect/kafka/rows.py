@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.signed import CHANGE, signs_of
 from godwit.columns.types import is_binary, is_text
-from godwit.plan.staging import Rejections
-from godwit.sinks.changes import NO_SIGN
-from godwit.sinks.row_checks import KNOWN_YEARS
-from godwit.sources.message_formats import (
+from godwit.connect.formats.message_formats import (
     NOT_OF_MESSAGES,
     JsonMessages,
     MessageFormat,
@@ -27,6 +24,9 @@ from godwit.sources.message_formats import (
     Value,
     error_text,
 )
+from godwit.connect.row_checks import KNOWN_YEARS
+from godwit.plan.staging import Rejections
+from godwit.sinks.changes import NO_SIGN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,6 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libv
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_text
+from godwit.connect.formats.message_formats import JsonMessages, UnwritableError, as_format
 from godwit.connect.kafka.client import (
     ClusterAdmin,
     ErrorLog,
@@ -51,16 +52,15 @@ from godwit.sinks.rows import (
 )
 from godwit.sinks.target_sink import TargetSink
 from godwit.sinks.writing import Writing
-from godwit.sources.message_formats import JsonMessages, UnwritableError, as_format
 from godwit.time.durations import seconds
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from godwit.connect.formats.message_formats import MessageFormat
     from godwit.plan.staging import RowCheck
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
-    from godwit.sources.message_formats import MessageFormat
     from godwit.time.durations import Duration
 
 _DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell

@@ -24,6 +24,12 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from godwit.columns.types import plain_schema, to_schema
+from godwit.connect.formats.message_formats import (
+    JsonMessages,
+    MessageFormat,
+    as_format,
+    error_text,
+)
 from godwit.connect.kafka.client import (
     ClusterAdmin,
     ErrorLog,
@@ -44,7 +50,6 @@ from godwit.connect.kafka.reader import (
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.model.text import counted
-from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format, error_text
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 from godwit.time.durations import seconds
 

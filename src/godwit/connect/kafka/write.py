@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.connect.options import check_columns
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
-from godwit.sinks.options import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal
 
+    from godwit.connect.formats.message_formats import MessageFormat
     from godwit.connect.kafka.sink import KafkaSink
     from godwit.sinks.sink import Sink
-    from godwit.sources.message_formats import MessageFormat
     from godwit.time.durations import Duration
 
 

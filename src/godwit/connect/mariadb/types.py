@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from godwit.columns.types import is_binary, is_text
-from godwit.sources.text_values import from_text
+from godwit.connect.formats.text_values import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ second statement.
 
 **A history** is read around the staged versions only: of each key, the last row before them, and
 the rows after them.  These rows and the staged ones are events in order of versions; each row is
-valid until the next event (see `godwit.sinks.history`).  Queries that write one history wait for
-each other.
+valid until the next event (see `godwit.connect.delta.history`).  Queries that write one history
+wait for each other.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from psycopg import sql
 from godwit.columns.types import is_text
 from godwit.connect.postgres.connection import Connection, scalar, table_parts
 from godwit.connect.postgres.copy import decimal_digits, element_type, key_types, postgres_type
-from godwit.model.errors import SinkError
-from godwit.sinks.row_checks import (
+from godwit.connect.row_checks import (
     EACH_KEY_ONCE,
     KNOWN_YEARS,
     NO_NANOSECONDS,
@@ -26,6 +25,7 @@ from godwit.sinks.row_checks import (
     one_of,
     up_to_characters,
 )
+from godwit.model.errors import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

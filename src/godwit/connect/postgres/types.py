@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.types import is_binary, is_list, is_text
-from godwit.sources.text_values import from_text
+from godwit.connect.formats.text_values import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

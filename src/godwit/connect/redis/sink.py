@@ -28,9 +28,9 @@ from redis.exceptions import RedisError, WatchError
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_binary, is_text
+from godwit.connect.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.sinks.rows import split_batch, storable_schema
 from godwit.sinks.target_sink import CommitRetries, TargetSink
 from godwit.sinks.writing import Writing

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.signed import CHANGE
+from godwit.connect.row_checks import RowChecks
 from godwit.connect.sql.types import (
     DIALECTS,
     KEY_LENGTH,
@@ -33,7 +34,6 @@ from godwit.connect.sql.unique import unique_keys
 from godwit.model.errors import SinkError
 from godwit.model.naming import listing
 from godwit.model.secrets import Secrets
-from godwit.sinks.row_checks import RowChecks
 from godwit.sinks.rows import is_complete_result, split_batch, storable_schema
 from godwit.sinks.target_sink import (
     CommitRetries,

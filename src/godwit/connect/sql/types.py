@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from godwit.columns.types import is_text
-from godwit.sinks.row_checks import (
+from godwit.connect.row_checks import (
     KNOWN_YEARS,
     NO_NANOSECONDS,
     NO_ZERO_BYTES,

@@ -28,7 +28,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.naming import listing
 from godwit.model.text import human_bytes
 from godwit.ops.entries import mapping
-from godwit.sources.directory import open_file_system
+from godwit.sinks.file_systems import open_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,7 +109,7 @@ def open_event_log(path: str) -> EventLog:
     Raises `EventLogError` if there is no event log there, or several.
     """
     try:
-        filesystem, root = open_file_system(path, None, error=EventLogError)
+        filesystem, root = open_any(path, None, error=EventLogError)
         info = filesystem.get_file_info(root)
         if info.type == pa.fs.FileType.NotFound:
             raise EventLogError(

@@ -20,11 +20,11 @@ from urllib.parse import parse_qsl
 
 import pyarrow as pa
 
+from godwit.connect.formats.message_formats import JsonMessages, UnwritableError
+from godwit.connect.formats.text_values import load_json
 from godwit.engine.query_state import EPOCH, QueryStates
 from godwit.engine.state_view import NoStateError, SeveralStatesError, UnknownStateError
 from godwit.model.errors import CheckpointError, GodwitError, InvalidFlowError, InvalidInputError
-from godwit.sources.message_formats import JsonMessages, UnwritableError
-from godwit.sources.text_values import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

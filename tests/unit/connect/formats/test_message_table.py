@@ -19,8 +19,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from tests.oracles import avro as oracle
 
 import godwit as gw
+from godwit.connect.formats.message_formats import UnwritableError
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import UnwritableError
 
 UUID = uuid.UUID("00010203-0405-0607-0809-0a0b0c0dffee")
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
+from godwit.connect.formats.message_formats import UnwritableError
 from godwit.model.errors import InvalidFlowError, SourceError
-from godwit.sources.message_formats import UnwritableError
 
 pytest.importorskip("fastavro", reason="Avro needs fastavro.")
 pytest.importorskip("google.protobuf", reason="Protobuf needs protobuf.")

@@ -13,8 +13,8 @@ from tests.oracles import avro as oracle
 from tests.unit.connect.formats.test_message_table import enum, field, record
 
 import godwit as gw
+from godwit.connect.formats.message_formats import JsonMessages, MessageFormat, Value
 from godwit.model.errors import SourceError
-from godwit.sources.message_formats import JsonMessages, MessageFormat, Value
 from godwit.sources.source import Unreadable
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")

@@ -40,6 +40,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from godwit.connect.files.parquet_directory import (
+    ParquetDirectory,
+    base_uri,
+    belongs_to,
+    check_columns,
+    files_under,
+    link_or_copy,
+    write_point,
+)
+from godwit.connect.files.parquet_files import (
+    EpochFiles,
+    file_row_check,
+    file_slices,
+    files_there,
+    folded,
+    is_codec,
+    is_target_replaced,
+    partitions_worth_files,
+    require_types,
+    write_file,
+)
+from godwit.connect.files.parquet_manifest import ParquetManifest
 from godwit.model.errors import SinkError
 from godwit.model.locations import spelled_location
 from godwit.model.secrets import Secrets, shown_uri
@@ -54,28 +76,6 @@ from godwit.sinks.file_systems import (
     try_directory,
 )
 from godwit.sinks.maintenance import Maintained, Maintenance
-from godwit.sinks.parquet_directory import (
-    ParquetDirectory,
-    base_uri,
-    belongs_to,
-    check_columns,
-    files_under,
-    link_or_copy,
-    write_point,
-)
-from godwit.sinks.parquet_files import (
-    EpochFiles,
-    file_row_check,
-    file_slices,
-    files_there,
-    folded,
-    is_codec,
-    is_target_replaced,
-    partitions_worth_files,
-    require_types,
-    write_file,
-)
-from godwit.sinks.parquet_manifest import ParquetManifest
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -117,7 +117,7 @@ class ParquetLaneWriter:
     query_id: str
     writer: str
     opening: str  # what tells files that were written since the sink was opened from others
-    # as in `godwit.sinks.parquet_files.EpochFiles`
+    # as in `godwit.connect.files.parquet_files.EpochFiles`
     schema: pa.Schema
     partition_by: tuple[str, ...]
     compression: str

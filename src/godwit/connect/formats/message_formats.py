@@ -25,9 +25,7 @@ import pyarrow as pa
 
 from godwit.columns.nested import has_leaf, with_leaves
 from godwit.columns.types import is_binary, is_temporal, is_text
-from godwit.model.errors import GodwitError, InvalidFlowError
-from godwit.model.naming import listing, type_name
-from godwit.sources.text_values import (
+from godwit.connect.formats.text_values import (
     TextsNeededError,
     as_json,
     exact_numbers,
@@ -36,6 +34,8 @@ from godwit.sources.text_values import (
     is_narrow_float,
     is_number,
 )
+from godwit.model.errors import GodwitError, InvalidFlowError
+from godwit.model.naming import listing, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,14 +19,14 @@ from tests.support.file_systems import FaultyHandler
 from tests.support.rounds import rounds
 
 import godwit as gw
+from godwit.connect.files.parquet_manifest import ParquetManifest
 from godwit.model.errors import InvalidControlError, SinkError
-from godwit.sinks.parquet_manifest import ParquetManifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from godwit.sinks.parquet_sink import ParquetSink
+    from godwit.connect.files.parquet_sink import ParquetSink
 
 LAYOUTS: list[dict[str, bool]] = [{}, {"renames": False}, {"moves_into": True}]
 READERS: list[Callable[[list[str]], Any]] = [

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import EpochRows, context
 
+from godwit.connect.files.parquet_files import directory_name, file_row_check
 from godwit.model.errors import SinkError
-from godwit.sinks.parquet_files import directory_name, file_row_check
 
 
 def rejected(planes: list[str | None], limit: int = 100) -> list[int]:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
+from godwit.connect.formats.message_formats import JsonMessages
+from godwit.connect.formats.text_values import from_text
 from godwit.model.errors import InvalidFlowError, SourceError
-from godwit.sources.message_formats import JsonMessages
-from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,15 +21,20 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.time_texts import in_calendar
+from godwit.connect.files.file_formats import BadLine, FileFormat, FileRange
+from godwit.connect.files.magic_numbers import (
+    NUM_FIRST_BYTES,
+    check_ending,
+    check_is_text,
+    codec_of,
+)
 from godwit.model.errors import SourceError
-from godwit.sources.file_formats import BadLine, FileFormat, FileRange
-from godwit.sources.magic_numbers import NUM_FIRST_BYTES, check_ending, check_is_text, codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.sources.directory import Directory, File
-    from godwit.sources.file_formats import FileLayout
+    from godwit.connect.files.directory import Directory, File
+    from godwit.connect.files.file_formats import FileLayout
 
     Separated = tuple[pa.Table, list[tuple[bytes, str | None]]]  # rows; bad lines, reasons
 

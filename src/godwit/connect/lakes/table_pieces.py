@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from godwit.connect.files.file_formats import FileRange, ParquetFormat
 from godwit.model.errors import SourceError
 from godwit.model.text import counted
-from godwit.sources.file_formats import FileRange, ParquetFormat
 from godwit.sources.source import Split
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.sources.directory import File
-    from godwit.sources.file_formats import FileLayout, FilePlace
+    from godwit.connect.files.directory import File
+    from godwit.connect.files.file_formats import FileLayout, FilePlace
 
 PARQUET: Final = ParquetFormat()
 _MIN_SPLIT_BYTES: Final = 64 << 10

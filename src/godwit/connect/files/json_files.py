@@ -15,15 +15,7 @@ import pyarrow.json as pajson
 from godwit.columns.nested import has_leaf, leaves_of, with_leaves
 from godwit.columns.time_texts import has_offset
 from godwit.columns.types import is_instant, is_list
-from godwit.model.errors import SourceError
-from godwit.sources.message_formats import (
-    NOT_OF_MESSAGES,
-    JsonMessages,
-    error_text,
-    json_decoder,
-    max_level,
-)
-from godwit.sources.text_formats import (
+from godwit.connect.files.text_formats import (
     EXACT_DOUBLES,
     TextFormat,
     check_calendar,
@@ -32,7 +24,14 @@ from godwit.sources.text_formats import (
     to_int,
     usual_first,
 )
-from godwit.sources.text_values import (
+from godwit.connect.formats.message_formats import (
+    NOT_OF_MESSAGES,
+    JsonMessages,
+    error_text,
+    json_decoder,
+    max_level,
+)
+from godwit.connect.formats.text_values import (
     as_json,
     from_json,
     has_names_of_numbers,
@@ -40,13 +39,14 @@ from godwit.sources.text_values import (
     has_small_numbers,
     has_whole_negative_zeros,
 )
+from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
-    from godwit.sources.directory import Directory
-    from godwit.sources.file_formats import BadLine, FileRange
-    from godwit.sources.text_formats import Separated
+    from godwit.connect.files.directory import Directory
+    from godwit.connect.files.file_formats import BadLine, FileRange
+    from godwit.connect.files.text_formats import Separated
 
 
 _NO_LINES_OF_OBJECTS: Final = (

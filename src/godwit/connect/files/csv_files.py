@@ -17,11 +17,10 @@ import pyarrow.csv as pacsv
 
 from godwit.columns.arrays import values_of
 from godwit.columns.types import is_date_or_timestamp, is_temporal
-from godwit.model.errors import SourceError
-from godwit.sources.directory import partitions_of
-from godwit.sources.file_formats import BadLine, FileRange, check_names
-from godwit.sources.magic_numbers import check_is_text
-from godwit.sources.text_formats import (
+from godwit.connect.files.directory import partitions_of
+from godwit.connect.files.file_formats import BadLine, FileRange, check_names
+from godwit.connect.files.magic_numbers import check_is_text
+from godwit.connect.files.text_formats import (
     EXACT_DOUBLES,
     MARK,
     NEWLINE,
@@ -33,21 +32,22 @@ from godwit.sources.text_formats import (
     to_int,
     usual_first,
 )
-from godwit.sources.text_values import (
+from godwit.connect.formats.text_values import (
     from_text,
     has_hexadecimals,
     has_small_numbers,
     is_number,
     narrow_floats,
 )
+from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from godwit.sources.directory import Directory
-    from godwit.sources.text_formats import Separated
+    from godwit.connect.files.directory import Directory
+    from godwit.connect.files.text_formats import Separated
 
     Conversion = Callable[[pa.Array], pa.Array]
 

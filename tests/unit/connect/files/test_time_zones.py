@@ -13,9 +13,9 @@ from tests.support.epoch_rows import EpochRows, context
 
 from godwit import sinks
 from godwit.checkpoint.staged_output import WrittenFiles
+from godwit.connect.files.parquet_sink import ParquetLaneWriter
 from godwit.model.errors import SinkError
 from godwit.sinks.carried_files import read_former_target
-from godwit.sinks.parquet_sink import ParquetLaneWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,12 +24,12 @@ from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, poin
 from tests.support.file_systems import CrashError, FaultyHandler
 
 import godwit as gw
+from godwit.connect.files import parquet_directory, parquet_files
+from godwit.connect.files import parquet_sink as parquet
+from godwit.connect.files.parquet_directory import latest_epoch
+from godwit.connect.files.parquet_sink import ParquetSink
 from godwit.model.errors import SinkError
-from godwit.sinks import parquet_directory, parquet_files
-from godwit.sinks import parquet_sink as parquet
 from godwit.sinks.file_systems import open_file_system
-from godwit.sinks.parquet_directory import latest_epoch
-from godwit.sinks.parquet_sink import ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ and after it is read: one that is not what it was when it was listed is refused 
 split gives the same rows again or raises.
 
 A row is never lost or read twice, because the position is the set of the files that were read, and
-not the last of them (`godwit.sources.directory`).
+not the last of them (`godwit.connect.files.directory`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ import pyarrow as pa
 
 from godwit.columns.nested import has_leaf
 from godwit.columns.types import plain_schema, to_schema
-from godwit.model.errors import GodwitError, SourceError
-from godwit.model.naming import check_number
-from godwit.model.naming import listing as quoted
-from godwit.model.text import counted
-from godwit.sources.directory import (
+from godwit.connect.files.directory import (
     Directory,
     File,
     FilePosition,
@@ -38,15 +34,19 @@ from godwit.sources.directory import (
     key_of,
     partitions_of,
 )
-from godwit.sources.file_formats import BadLine, FileRange
-from godwit.sources.file_types import (
+from godwit.connect.files.file_formats import BadLine, FileRange
+from godwit.connect.files.file_types import (
     cast_column,
     common_schema,
     with_types_of,
     without_layouts,
 )
+from godwit.connect.formats.text_values import from_text
+from godwit.model.errors import GodwitError, SourceError
+from godwit.model.naming import check_number
+from godwit.model.naming import listing as quoted
+from godwit.model.text import counted
 from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
-from godwit.sources.text_values import from_text
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
-    from godwit.sources.file_formats import FileFormat, FileLayout
+    from godwit.connect.files.file_formats import FileFormat, FileLayout
     from godwit.sources.source import Position
 
 _MIN_SPLIT_BYTES: Final = 64 << 10

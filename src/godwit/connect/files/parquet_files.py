@@ -36,8 +36,8 @@ import pyarrow.parquet as pq
 
 from godwit.checkpoint.staged_output import WrittenFile
 from godwit.columns.types import is_text
+from godwit.connect.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.model.errors import SinkError
-from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:

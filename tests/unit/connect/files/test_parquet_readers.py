@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.sinks.parquet_sink import ParquetSink
+    from godwit.connect.files.parquet_sink import ParquetSink
 
 PARTED = Committed(latest_epoch=8, history="other", parted={"h": 8})
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import godwit as gw
+from godwit.connect.formats.message_formats import UnwritableError, as_format
 from godwit.model.errors import InvalidFlowError
-from godwit.sources.message_formats import UnwritableError, as_format
 
 SCHEMA = pa.schema(
     [

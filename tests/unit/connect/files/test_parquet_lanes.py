@@ -20,15 +20,15 @@ from tests.support.file_systems import FaultyHandler
 
 import godwit as gw
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
+from godwit.connect.files import parquet_directory, parquet_files, parquet_sink
 from godwit.model.errors import SinkError
-from godwit.sinks import parquet_directory, parquet_files, parquet_sink
 from godwit.sinks.carried_files import read_former_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from godwit.sinks.parquet_sink import ParquetSink
+    from godwit.connect.files.parquet_sink import ParquetSink
 
 LANES = [
     pa.table({"plane": ["N1", "N2", None, ""], "total": [1, 2, 3, 4]}, schema=SCHEMA),

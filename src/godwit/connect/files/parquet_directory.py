@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.columns.types import is_text
+from godwit.connect.files.parquet_files import LONGEST_NAME, NULL_PARTITION, escaped_in_paths
 from godwit.model.frames import user_call
 from godwit.sinks.file_systems import (
     destination_of,
@@ -28,7 +29,6 @@ from godwit.sinks.file_systems import (
     open_file_system,
     renames_directories,
 )
-from godwit.sinks.parquet_files import LONGEST_NAME, NULL_PARTITION, escaped_in_paths
 from godwit.sinks.target_sink import point_without_history
 
 if TYPE_CHECKING:

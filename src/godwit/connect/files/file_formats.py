@@ -18,15 +18,15 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from godwit.columns.nested import has_leaf
-from godwit.sources.magic_numbers import NUM_FIRST_BYTES, name_of_format
-from godwit.sources.parquet_times import times_of, true_schema
+from godwit.connect.files.magic_numbers import NUM_FIRST_BYTES, name_of_format
+from godwit.connect.files.parquet_times import times_of, true_schema
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from godwit.sources.directory import Directory, File, OffsetUnit
+    from godwit.connect.files.directory import Directory, File, OffsetUnit
 
 _BATCH_ROWS: Final = 1 << 16
 _LARGE_BATCH_ROWS, _LARGE_BATCH_BYTES = 1 << 20, 32 << 20

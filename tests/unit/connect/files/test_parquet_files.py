@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.epoch_rows import SCHEMA
 
-from godwit.sinks import parquet_files
-from godwit.sinks.parquet_files import EpochFiles, partition_directories
+from godwit.connect.files import parquet_files
+from godwit.connect.files.parquet_files import EpochFiles, partition_directories
 
 if TYPE_CHECKING:
     from pathlib import Path

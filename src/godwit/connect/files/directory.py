@@ -3,7 +3,7 @@
 A file is known by its path within the directory, its size and its modification time. A listing has
 the files in the order in which they are read: by modification time, then by path. Every file has a
 *key*, 64 bits of a hash of its path, and a *version*, 32 bits of a hash of size and modification
-time; the files that were read are remembered by these (`godwit.sources.directory`).
+time; the files that were read are remembered by these (`godwit.connect.files.directory`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SourceError
-from godwit.model.locations import check_location, is_remote, local_path, spelled_location
+from godwit.model.locations import check_location, is_remote, spelled_location
 from godwit.model.naming import type_name
-from godwit.model.secrets import Secrets, shown_uri
+from godwit.model.secrets import shown_uri
+from godwit.sinks.file_systems import open_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from godwit.model.errors import GodwitError
     from godwit.sources.source import Position
 
 
@@ -134,7 +134,7 @@ class Directory:
             check_location(self._text, SourceError)
         self._opened: tuple[pafs.FileSystem, str] | None = None
         if filesystem is not None or not is_remote(self._text):  # opening some asks their server
-            self._opened = open_file_system(self._text, filesystem, error=SourceError)
+            self._opened = open_any(self._text, filesystem, error=SourceError)
         is_local = isinstance(self._opened and self._opened[0], pafs.LocalFileSystem)
         self.shown = self._opened[1] if self._opened and is_local else shown_uri(self._text)
         # path or URI, if that alone says where it is
@@ -156,7 +156,7 @@ class Directory:
     def _open_directory(self) -> tuple[pafs.FileSystem, str]:
         """Return the directory's file system and path, opened on first use."""
         if self._opened is None:
-            self._opened = open_file_system(self._text, None, error=SourceError)
+            self._opened = open_any(self._text, None, error=SourceError)
         return self._opened
 
     @property
@@ -369,32 +369,6 @@ class Directory:
         )
 
 
-def open_file_system(
-    path: str, filesystem: pafs.FileSystem | None, *, error: type[GodwitError]
-) -> tuple[pafs.FileSystem, str]:
-    """Open the file system of a path or URI; return it, and the path within it.
-
-    Raises `error` if no such file system exists.
-    """
-    if filesystem is not None:
-        return filesystem, path.rstrip("/") or path
-    check_location(path, error)
-    if (local := local_path(path)) is not None:
-        return pafs.LocalFileSystem(), local
-    uri = spelled_location(path, error=error)
-    try:
-        opened, inner = pafs.FileSystem.from_uri(uri)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as cause:
-        secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
-        raise error(
-            f"Cannot open {shown_uri(path)}: {secrets.hide(str(cause))}.",
-            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs; in user "
-            "and password, / is written %2F, @ %40 and : %3A.",
-            path=shown_uri(path),
-        ) from secrets.cause(cause)
-    return opened, inner.rstrip("/")
-
-
 def key_of(path: str) -> int:
     """Return the 64-bit hash of a file's path, the same in every process."""
     return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "little")
@@ -462,7 +436,7 @@ class PartlyRead:
 
     @property
     def key(self) -> int:
-        """Key of the file: the hash of its path (`godwit.sources.directory.key_of`)."""
+        """Key of the file: the hash of its path (`godwit.connect.files.directory.key_of`)."""
         return key_of(self.file.path)
 
 

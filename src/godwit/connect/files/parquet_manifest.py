@@ -39,14 +39,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from godwit.checkpoint.ownership import HistoryPoint
+from godwit.connect.files.parquet_directory import delivered_in, replace_file
+from godwit.connect.files.parquet_files import NULL_PARTITION
 from godwit.sinks.file_systems import exists, force_file, local_path, renames_directories
-from godwit.sinks.parquet_directory import delivered_in, replace_file
-from godwit.sinks.parquet_files import NULL_PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.sinks.parquet_directory import ParquetDirectory
+    from godwit.connect.files.parquet_directory import ParquetDirectory
 
 _FOLDER: Final = "_manifest"
 _FILES: Final = f"{_FOLDER}/files.parquet"

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
+from godwit.connect.files import directory
+from godwit.connect.files.file_formats import _repeated_text
 from godwit.model.errors import SourceError
-from godwit.sources import directory
-from godwit.sources.file_formats import _repeated_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

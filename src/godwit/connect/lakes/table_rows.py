@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from godwit.columns.signed import CHANGE
+from godwit.connect.lakes.row_filters import checked_filters
+from godwit.connect.lakes.table_pieces import EpochLimits
 from godwit.model.errors import SourceError
 from godwit.model.naming import check_number, listing
-from godwit.sources.row_filters import checked_filters
-from godwit.sources.table_pieces import EpochLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow.compute as pc
 
-    from godwit.sources.row_filters import Filters, Predicate
-    from godwit.sources.table_pieces import TablePiece
+    from godwit.connect.lakes.row_filters import Filters, Predicate
+    from godwit.connect.lakes.table_pieces import TablePiece
 
 TIMESTAMP: Final = "timestamp"
 """Kind of a further column: the time of a row's commit; the other kind is the commit's number."""

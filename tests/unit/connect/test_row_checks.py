@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.sinks.row_checks import (
+from godwit.connect.row_checks import (
     KNOWN_YEARS,
     NO_NANOSECONDS,
     NO_ZERO_BYTES,

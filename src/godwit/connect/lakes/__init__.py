@@ -1,0 +1,1 @@
+"""Tables of versioned Parquet files: what the sources of Delta and Iceberg share."""
