@@ -53,7 +53,8 @@ _EVEN_ORDER_MS = 64 / 66.6
 """An order's time where all operators cost the same: what the paper's 64 cores have for each."""
 REASON = (
     f"{policies.REASON} Twelve operators make an epoch of a second or two, and a row waits for "
-    "its end: orders of magnitude cannot show. Only the naive policy moves key groups in this run."
+    "its end: orders of magnitude cannot show. Only the naive policy moves key groups in this run; "
+    "why the others do not was not looked for."
 )
 WORKLOAD = (
     "A transactor and eleven operators behind it, keyed by 2,000 stocks of Zipf 0.5 that change "
