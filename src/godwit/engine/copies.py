@@ -141,7 +141,7 @@ def warm_copies(
         floor=instruction.floor,
         load=np.ones(local.num_key_groups, np.bool_),
         recover=partial(recover_chains, storage, instruction.recorded_as, committed),
-        homes=_default_tables(local, lanes),
+        homes=local.spare_homes(_default_tables(local, lanes)),
     )
     return dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
 
@@ -171,7 +171,7 @@ def receive_copies(
     asked = np.array(sorted(key_groups), np.int64)
     local.refresh(asked)
     versions: dict[int, int] = {}
-    tables = _default_tables(local, lanes)
+    tables = local.spare_homes(_default_tables(local, lanes))
     for copies in unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=local.schema):
         local.replace(copies, tables)
         versions.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
