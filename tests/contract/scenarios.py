@@ -585,7 +585,8 @@ REGROUPED: tuple[Scenario, ...] = (
 )
 
 
-_DEMAND = _exchange(Strategy.ON_DEMAND)
+_INDEXING = _exchange(Strategy.ON_DEMAND)
+_DEMAND = (*_INDEXING, *_rows(1))  # in the epoch of these rows, state is indexed
 _TO_ONE = Migrate(component="order", to="local-0", strategy=Strategy.ON_DEMAND)
 
 
@@ -617,8 +618,8 @@ ON_DEMAND: tuple[Scenario, ...] = (
     ),
     _demanded(
         "attempts come to nothing while copies are partial",
-        *(*_rows(3), *_DEMAND, Rows(misfortune="aborted"), Rows(misfortune="aborted")),
-        *_rows(4),
+        *(*_rows(3), *_INDEXING, Rows(misfortune="aborted"), *_rows(1)),
+        *(Rows(misfortune="aborted"), Rows(misfortune="aborted"), *_rows(4)),
         told=("EpochAborted",),
         ends=_ENDED,
     ),
@@ -631,15 +632,26 @@ ON_DEMAND: tuple[Scenario, ...] = (
     ),
     _demanded(
         "the destination is lost while its copies are partial",
-        *(*_rows(3), replace(_TO_ONE, to="local-2"), Rows(count=5)),
+        *(*_rows(3), replace(_TO_ONE, to="local-2"), *_rows(1), Rows(count=5)),
         *(Executors(there=TWO), Rows(count=5), Rows(), *_rows(3)),
         executors=THREE,
         told=("ExecutorLost", "KeyGroupsLoaded"),
     ),
     _demanded(
         "the destination is lost before it has run",
+        *(*_rows(3), replace(_TO_ONE, to="local-2"), *_rows(1), Executors(there=TWO), *_rows(3)),
+        executors=THREE,
+    ),
+    _demanded(
+        "the destination is lost before it has indexed",
         *(*_rows(3), replace(_TO_ONE, to="local-2"), Executors(there=TWO), *_rows(3)),
         executors=THREE,
+        never=("AssignmentSwitched",),
+    ),
+    _demanded(
+        "the former owner is lost before its key groups are indexed",
+        *(*_rows(3), *_INDEXING, Executors(there={"local-1": 3}), *_rows(3)),
+        told=("ExecutorLost", "KeyGroupsLoaded"),
     ),
     _demanded(
         "a partial copy vanishes and nobody knows",
@@ -659,7 +671,8 @@ ON_DEMAND: tuple[Scenario, ...] = (
     *(
         _demanded(
             f"the driver dies when an epoch is {step} while copies are partial",
-            *(*_rows(3), *_DEMAND, Rows(count=5, misfortune=step), Restart(there=THREE)),
+            *(*_rows(3), *_INDEXING, Rows(misfortune=step), Restart(there=THREE)),
+            *(*_rows(1), *_DEMAND, Rows(count=5, misfortune=step), Restart(there=THREE)),
             *(Rows(count=5), *_DEMAND, Rows(count=5), Rows(count=5, misfortune=step)),
             *(Restart(there=TWO), *_rows(3)),
         )

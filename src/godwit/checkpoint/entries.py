@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.blocks import read_batch
+from godwit.checkpoint.blocks import decode_batch, read_batch
 from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.evolution import Columns, columns_of, type_text
 from godwit.model.errors import CheckpointMismatchError, GodwitError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.evolution import StateUpgrade
+    from godwit.checkpoint.prepared_index import VerifiedBlocks
     from godwit.checkpoint.records import BlockRef, SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.store.columns import StateSchema
@@ -263,6 +264,7 @@ class BatchCache:
     """Cache of the last batches read, since key groups of a lane share segments.
 
     `counts_mapped`: false if `max_bytes` limits memory alone, and not the bytes of mapped files.
+    `verified`: blocks that need not be verified again.
     """
 
     def __init__(
@@ -273,6 +275,7 @@ class BatchCache:
         counts_mapped: bool = True,
     ) -> None:
         self.storage = storage
+        self.verified: VerifiedBlocks | None = None
         self._counts_mapped = counts_mapped
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -286,7 +289,11 @@ class BatchCache:
             self._batches.move_to_end(key)
             return cached[0]
         before = pa.total_allocated_bytes()
-        batch = read_batch(self.storage, ref)
+        known = None if self.verified is None else self.verified.read(ref)
+        if known is None:
+            batch = read_batch(self.storage, ref)
+        else:
+            batch = decode_batch(known, is_verified=True)
         size = batch.nbytes
         if not self._counts_mapped:  # what Arrow allocated, as for a block that is compressed
             size = min(size, max(0, pa.total_allocated_bytes() - before))

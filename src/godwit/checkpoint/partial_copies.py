@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.prepared_index import PreparedIndex, VerifiedBlocks
 from godwit.checkpoint.stored_chains import StoredChains
 from godwit.model.errors import CorruptCheckpointError, EpochFailedError
 from godwit.model.key_groups import key_group_mask, key_groups_of
@@ -140,6 +141,9 @@ class PartialCopies:
             return
         self.began = True
         known = self._known()
+        if (prepared := PreparedIndex.load(self._local.path)) is not None:
+            chains.adopt(prepared)
+            known.blocks.verified = VerifiedBlocks(self._storage, prepared)
         known.add(chains, chains.versions >= 0)
         present = np.flatnonzero(chains.versions >= 0)
         of_hashes = key_groups_of(touched.hashes, len(key_groups))
@@ -147,6 +151,7 @@ class PartialCopies:
         if not self._bound_bytes:
             self._homes = self._local.spare_homes(self._homes)
         self._fetch(present, known, hashes)
+        known.blocks.verified = None  # of most blocks, which are mapped now
         self._check_reached(present, known)
         known.remember_fetched(present, self._local.serials, hashes)
 
@@ -184,8 +189,8 @@ class PartialCopies:
         others = np.flatnonzero((bases >= 0) & ~used)
         if others.size and not (bases[used] >= 0).any():
             self._local.refresh(others)
-        if not (bases >= 0).any():
-            _known.pop(self._local, None)
+        if not (bases >= 0).any() and _known.pop(self._local, None) is not None:
+            PreparedIndex.remove(self._local.path)
 
     def complete(self, key_groups: Mask) -> None:
         """Fetch all entries that partial copies lack."""
@@ -348,6 +353,25 @@ class PartialCopies:
         """
         entries = chains.read(key_groups, hashes, self._layout, blocks)
         return entries.without(self._gone), 0 if self._bound_bytes else chains.num_keys
+
+
+def prepare(
+    local: LocalState,
+    key_groups: Mask,
+    segments: Iterable[SegmentRef],
+    snapshots: Mapping[int, SnapshotRef],
+    *,
+    storage: CheckpointStorage,
+    epoch: int,
+) -> None:
+    """Verify and index the blocks of absent key groups, for lanes that will begin partial copies.
+
+    `segments`, `snapshots`: from the beginning to the committed `epoch`.
+    """
+    chains = StoredChains(segments, snapshots, key_groups, None)
+    if storage.maps and chains.num_blocks <= _MAX_BLOCKS:
+        cache = BatchCache(storage, max_bytes=_CACHE_BYTES, counts_mapped=False)
+        chains.prepare(cache, epoch).save(local.path)
 
 
 class _Known:

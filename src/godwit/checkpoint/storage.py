@@ -174,6 +174,10 @@ class CheckpointStorage(ABC):
         """True if files that were read stay readable, without a copy, after they are deleted."""
         return False
 
+    def identity(self, path: str) -> tuple[int, ...] | None:  # noqa: ARG002
+        """Return numbers that change if a file is written or replaced; ``None``: not known."""
+        return None
+
     @staticmethod
     def open(
         uri: str | os.PathLike[str], *, access: Access = "owner", single_driver: bool = False
@@ -414,6 +418,13 @@ class LocalStorage(CheckpointStorage):
     @property
     def maps(self) -> bool:
         return is_on_own_disk(self._root)
+
+    def identity(self, path: str) -> tuple[int, ...] | None:
+        try:
+            status = (self._root / path).lstat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a file atomically, by linking a temporary one.

@@ -4,11 +4,12 @@ The blocks of the chains are mapped (`BatchCache`), and their rows are found by 
 made when it is first used, in parts of key groups with some 2 M rows.  Then large segments have
 runs of their own, so that the epoch which makes it need not merge them; later ones do
 (`StoredChains.merge_some`).  Chains grow by newer segments, whose rows get runs of their own, and
-are merged as those of an LSM tree.
+are merged as those of an LSM tree.  An index that was prepared before is adopted.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.blocks import check_num_rows
 from godwit.checkpoint.entries import latest_entries
-from godwit.checkpoint.records import SnapshotRef
+from godwit.checkpoint.prepared_index import IndexedBlock, IndexedPart, PreparedIndex
+from godwit.checkpoint.records import SegmentRef, SnapshotRef
 from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, num_keys_of
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.checkpoint.entries import BatchCache, EntryLayout
-    from godwit.checkpoint.records import BlockRef, SegmentRef
+    from godwit.checkpoint.prepared_index import Address
+    from godwit.checkpoint.records import BlockRef
     from godwit.store.columns import StateSchema
 
 Integers = npt.NDArray[np.int64]
@@ -219,8 +222,9 @@ class StoredChains:
             some = hashes[own[of_hashes]]
             for run in self._part(number, cache).runs if some.size else ():
                 of_run, positions = run.find(some)
-                owners.append(of_run)
-                places.append(positions)
+                present = of_run >= 0  # an adopted run may have blocks of other key groups
+                owners.append(of_run[present])
+                places.append(positions[present])
         owner, place = np.concatenate(owners), np.concatenate(places)
         if len(owners) > 2:  # of several runs, each of which is in order
             order = np.argsort((owner << _HALF) | place, kind="stable")
@@ -233,10 +237,13 @@ class StoredChains:
         if part.covered < len(self._blocks):
             of_part = np.flatnonzero(self._part_of == number)
             own = (self._part_of == number) & (self._num_rows > 0)
+            first, last = int(of_part[0]), int(of_part[-1])
             key_groups = KeyGroupRange(
-                num_key_groups=len(self.versions), first=int(of_part[0]), count=len(of_part)
+                num_key_groups=len(self.versions), first=first, count=last - first + 1
             )
             is_new = not part.runs
+            if not is_new:
+                key_groups = part.runs[0].key_groups  # of an adopted run: of more key groups
             for spans in self._spans_of_runs(own, part.covered, cache):
                 part.runs.append(SortedRun.build(spans, key_groups, self._directory))
             part.covered = len(self._blocks)
@@ -279,6 +286,65 @@ class StoredChains:
                 rows = np.array([run.num_rows for run in part.runs])
                 part.merge(int(np.argmin(rows[1:] + rows[:-1])), self._directory)
                 begun = True
+
+    def prepare(self, cache: BatchCache, epoch: int) -> PreparedIndex:
+        """Verify all blocks, index all rows, and return the index; the chains lead to `epoch`."""
+        files = {block.file for block in self.blocks if block.file}
+        identities = {file: cache.storage.identity(file) for file in files}
+        numbers = np.unique(self._part_of[self._num_rows > 0]).tolist()
+        parts = {number: self._part(number, cache) for number in numbers}
+        for block in self._blocks:
+            _read(cache, block.ref)
+        self.merge_some(math.inf)
+        return PreparedIndex(
+            epoch=epoch,
+            blocks=[
+                IndexedBlock(
+                    address=_address(block.ref),
+                    key_groups=tuple(block.key_groups.tolist()),
+                    identity=identities.get(block.ref.block.file),
+                )
+                for block in self._blocks
+            ],
+            parts=[
+                IndexedPart(
+                    key_groups=np.flatnonzero((self._part_of == number) & (self._num_rows > 0)),
+                    num_keys=part.num_keys,
+                    run=part.runs[0],
+                )
+                for number, part in parts.items()
+            ],
+        )
+
+    def adopt(self, prepared: PreparedIndex) -> None:
+        """Use an index for the key groups whose blocks up to its epoch are those that it is of."""
+        covered = 0
+        for block in self._blocks:
+            if isinstance(block.ref, SegmentRef) and block.ref.epoch > prepared.epoch:
+                break
+            covered += 1
+        numbers = {_address(block.ref): n for n, block in enumerate(self._blocks[:covered])}
+        same, num_key_groups = self._num_rows > 0, len(self.versions)
+        renumbered = np.full(len(prepared.blocks), -1)
+        for i, indexed in enumerate(prepared.blocks):
+            renumbered[i] = number = numbers.pop(indexed.address, -1)
+            own = self._blocks[number].key_groups if number >= 0 else _NONE
+            in_index = key_group_mask(indexed.key_groups, num_key_groups)
+            same &= in_index == key_group_mask(own, num_key_groups)
+        for number in numbers.values():
+            same[self._blocks[number].key_groups] = False
+        for indexed_part in prepared.parts:
+            own = indexed_part.key_groups
+            some = own[same[own]]
+            if not some.size:
+                continue
+            number = int(self._part_of.max()) + 1
+            self._part_of[some] = number
+            self._parts[number] = _Part(
+                runs=[indexed_part.run.renumbered(renumbered, self._directory)],
+                covered=covered,
+                num_keys=indexed_part.num_keys * len(some) // len(own),
+            )
 
     def _hashes(self, key_groups: Mask, from_block: int, cache: BatchCache) -> Iterator[_Spans]:
         """Yield the spans of key groups in blocks from a number on; see `SortedRun.build`."""
@@ -376,3 +442,10 @@ def _read(cache: BatchCache, ref: SegmentRef | SnapshotRef) -> pa.RecordBatch:
     batch = cache.read(ref.block)
     check_num_rows(cache.storage, ref, batch)
     return batch
+
+
+def _address(ref: SegmentRef | SnapshotRef) -> Address:
+    """Return the address of a block, which no other block of its state has."""
+    block = ref.block
+    by = (ref.epoch, ref.lane) if isinstance(ref, SegmentRef) else (ref.version, -1 - ref.key_group)
+    return (*by, block.file, block.offset, block.length, block.checksum)

@@ -10,7 +10,7 @@ a search some 0.1 µs a hash and run, however many rows there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -125,6 +125,11 @@ class SortedRun:
             firsts=np.concatenate((self.firsts, newer.firsts)),
             owners=np.concatenate((self.owners, newer.owners)),
         )
+
+    def renumbered(self, numbers: Integers, directory: Path | None) -> SortedRun:
+        """Return the run with other numbers of blocks, in the same order."""
+        codes = _placed(self.codes, directory)
+        return replace(self, codes=codes, owners=numbers[self.owners])
 
     def find(self, hashes: Integers) -> tuple[Integers, Integers]:
         """Return numbers of blocks, and positions there, of all rows with hashes, and of a few.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.checkpoint.hydration import catch_up_copies, pack_copies, recover_chains, unpack_copies
+from godwit.checkpoint.partial_copies import prepare
 from godwit.migration.coordinator import Warmed
 from godwit.migration.sources import Delivery
 from godwit.model.errors import MigrationError
@@ -54,9 +55,14 @@ def warm_states(
     version. `catch_up`: replays the changelog of one state to the committed version; returns key
     group → its version afterwards.
 
-    Raises `MigrationError` if a peer has sent an epoch that is not committed.
+    An order only to index state returns nothing. Raises `MigrationError` if a peer has sent an
+    epoch that is not committed.
     """
     versions: _Versions = {state: held_versions(state).copy() for state in order.states}
+    if order.index_only:
+        for state in order.states:
+            catch_up(*instructor.catching_up(state, versions[state], order.key_groups))
+        return Warmed(tables={}, reach={})
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
     deliveries = list(_fetch_from_peers(transfers, fetch, versions, now_s))
     sent = {g for d in deliveries if not d.failure for g in d.key_groups}
@@ -124,13 +130,24 @@ def warm_copies(
     storage: CheckpointStorage,
     committed: int,
     lanes: int,
+    index_only: bool = False,
 ) -> dict[int, int]:
     """Bring copies of one state in `local` up to date; return key group → version afterwards.
 
     `instruction`: chains to the version `committed`. `layout`: of the state in the checkpoint.
-    `lanes`: number of lanes of the executor.
+    `lanes`: number of lanes of the executor. `index_only`: make no copies, but index the state.
     """
     warmed = np.array(sorted(key_groups), np.int64)
+    if index_only:
+        prepare(
+            local,
+            key_group_mask(warmed, local.num_key_groups),
+            instruction.segments,
+            instruction.snapshots,
+            storage=storage,
+            epoch=committed,
+        )
+        return {}
     catch_up_copies(
         local,
         key_group_mask(warmed, local.num_key_groups),

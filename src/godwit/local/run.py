@@ -447,6 +447,7 @@ class LocalRun(FlowRun):
                 storage=self.log.storage,
                 committed=committed,
                 lanes=self.executors[order.executor].lanes,
+                index_only=order.index_only,
             )
 
         warmed = warm_states(

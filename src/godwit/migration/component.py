@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from godwit.migration.messages import (
     DropCopies,
@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ProtocolState
 
+_INDEX_SECONDS: Final = 2
+"""Seconds that a migration on demand waits at most until state is indexed; the first may be short.
+"""
+
 
 @dataclass(slots=True, kw_only=True)
 class OngoingMigration:
@@ -66,6 +70,9 @@ class OngoingMigration:
     moves: dict[int, Move]
     opened: bool = False  # the target's lanes and executors apply, since the first boundary
     activated: bool = False  # key groups have activated their standby slots where possible
+    # attempt at indexing state → its executor, for those that have not ended; ``None``: not ordered
+    indexing: dict[str, str] | None = None
+    due: int = 0  # second from which on key groups switch, whether their state is indexed or not
     # the migration may end once a later epoch is committed, which started under the last
     # assignment
     ends_after: int = -2
@@ -88,6 +95,10 @@ class OngoingMigration:
             withdrawn=self.withdrawn,
             reason=self.reason,
         )
+
+    def waits_for_indexes(self, seconds: int) -> bool:
+        """Return true if key groups do not switch yet, since their state is being indexed."""
+        return bool(self.indexing) and seconds < self.due
 
     @property
     def bounds(self) -> Bounds:
@@ -235,6 +246,9 @@ class TrackedComponent:
             moves = migration.moves.values() if flushed else ()
             self._record_transfers(run, moves, migration.bounds, planned=True)
 
+        if migration is not None and migration.strategy is Strategy.ON_DEMAND:
+            self._order_indexes(run, migration)
+
         unordered: dict[str, list[int]] = {}
         for g, transfer in self.transfers.items():
             if transfer.attempt is None and not transfer.warm:
@@ -253,6 +267,35 @@ class TrackedComponent:
                 )
             )
         return any(t.warm for g, t in self.transfers.items() if g not in known)
+
+    def _order_indexes(self, run: ProtocolState, migration: OngoingMigration) -> None:
+        """Order the state of all moves to be indexed at their destinations, once."""
+        if migration.indexing is not None:
+            return
+        migration.indexing, migration.due = {}, run.seconds + _INDEX_SECONDS
+        moving: dict[str, list[int]] = {}
+        for g, move in migration.moves.items():
+            if self.lag(run, g, move.destination) > migration.bounds.max_lag:
+                moving.setdefault(move.destination, []).append(g)
+        for executor, key_groups in sorted(moving.items()):
+            attempt = run.next_attempt()
+            migration.indexing[attempt] = executor
+            run.orders.append(
+                StartWarming(
+                    component=self.name,
+                    executor=executor,
+                    key_groups=tuple(sorted(key_groups)),
+                    attempt=attempt,
+                    index_only=True,
+                )
+            )
+
+    def end_indexing(self, *, attempt: str = "", executor: str = "") -> None:
+        """Wait no longer for an attempt at indexing, or for those of an executor."""
+        if self.migration is not None and self.migration.indexing:
+            self.migration.indexing = {
+                a: e for a, e in self.migration.indexing.items() if a != attempt and e != executor
+            }
 
     def _record_transfers(
         self, run: ProtocolState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
@@ -291,7 +334,8 @@ class TrackedComponent:
                 load.add(g)
             if transfer.planned and migration is not None:
                 migration.moved += 1
-        if migration is not None and not migration.strategy.warms:
+        indexing = migration is not None and migration.waits_for_indexes(run.seconds)
+        if migration is not None and not (migration.strategy.warms or indexing):
             for g, move in migration.moves.items():
                 self.transfers.pop(g, None)
                 places[g] = move.destination
@@ -299,7 +343,7 @@ class TrackedComponent:
                     load.add(g)
             migration.moved += len(migration.moves)
             migration.moves.clear()
-        opening = migration is not None and not migration.opened
+        opening = migration is not None and not (migration.opened or indexing)
         if not places and not opening:
             return
         if migration is not None and opening:

@@ -432,6 +432,9 @@ class Coordinator:
             return
         if order.component not in self._view.components:
             return  # regrouped since: a later order has dropped these copies
+        if order.index_only:
+            self._follow(self._protocol.warmed(order, {}))
+            return
         for state, versions in warmed.tables.items():
             self.copies.record_versions(order.executor, state, versions)
         sizes = self._state_bytes_of(order)
@@ -513,6 +516,8 @@ class Coordinator:
                     version=assignment.version,
                     key_groups=tuple(move.key_group for move in moves),
                 )
+            case StartWarming(component=component, index_only=True):
+                self._ports.warm(replace(order, states=self.copies.states(component)))
             case StartWarming(component=component):
                 order = self._sources.choose(
                     order,

@@ -45,6 +45,8 @@ class StartWarming:
     # and changes that their copies lack, are read from the checkpoint
     peers: tuple[PeerCopies, ...] = ()
     why: str = ""  # reason for the source; empty without a choice
+    # make no copies, but verify and index the blocks of the checkpoint; no key group is reported
+    index_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

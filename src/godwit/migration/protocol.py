@@ -403,6 +403,9 @@ class MigrationProtocol:
         groups of the order without an entry are still in progress.
         """
         c = self._component(order.component)
+        if order.index_only:
+            c.end_indexing(attempt=order.attempt)
+            return self._react()
         unwanted, copies = [], self._run.copies
         for g, version in reach.items():
             transfer = c.transfers.get(g)
@@ -418,6 +421,9 @@ class MigrationProtocol:
     def warming_failed(self, order: StartWarming, reason: str) -> tuple[Command, ...]:
         """Schedule the copies of a failed order for another order, a second later."""
         c = self._component(order.component)
+        if order.index_only:
+            c.end_indexing(attempt=order.attempt)
+            return self._react()
         for g in order.key_groups:
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == order.attempt and not transfer.warm:
@@ -448,6 +454,7 @@ class MigrationProtocol:
             c.retired.pop(executor, None)
             c.lanes.pop(executor, None)
             c.withdraw(run, f"executor {executor} was lost", onto=executor)
+            c.end_indexing(executor=executor)
             for g, transfer in list(c.transfers.items()):
                 if transfer.destination == executor:
                     del c.transfers[g]

@@ -108,7 +108,10 @@ class ProtocolView:
     @property
     def awaits(self) -> bool:
         """True if epochs are held or copies are awaited, so that time-outs must be checked."""
-        return bool(self.holds) or any(c.transfers for c in self.components.values())
+        return bool(self.holds) or any(
+            c.transfers or (c.moves and c.strategy is Strategy.ON_DEMAND)
+            for c in self.components.values()
+        )
 
 
 @dataclass(slots=True, kw_only=True)

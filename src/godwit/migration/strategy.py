@@ -19,8 +19,9 @@ class Strategy(StrEnum):
 
     Pass one, or its value such as ``"live"``, as ``query.migrate(..., strategy=...)``. ``LIVE``:
     each key group when its copy is up to date; epochs continue. ``DISRUPTIVE``: all at the next
-    epoch, which loads their state first. ``ON_DEMAND``: all at the next epoch, which reads the
-    state of the keys of its rows from the checkpoint; later epochs read the rest.
+    epoch, which loads their state first. ``ON_DEMAND``: all once their state is indexed, or after
+    two seconds; epochs then read the state of the keys of their rows from the checkpoint, and the
+    rest behind their work.
     ``STOP_THE_WORLD``: all once their copies are complete; no epoch runs until then. ``INSTANT``
     and ``SMOOTH``: all at the next epoch, without state; two-phase windows only. With ``SMOOTH``,
     rows of panes that have begun still go to the old executor.
@@ -38,10 +39,11 @@ class Strategy(StrEnum):
     DISRUPTIVE = "disruptive"
     """All key groups switch at the next epoch, whose lanes load their state first (Enorm §4.5)."""
     ON_DEMAND = "on_demand"
-    """All switch at the next epoch, whose lanes fetch the state of the keys of its rows (Meces).
+    """All switch at once, and lanes fetch the state of the keys of their rows (Meces).
 
-    Later epochs fetch the rest, the keys of their rows first (Gu et al., ATC 2022). Only for state
-    of some size, and operators that read no other keys; see `godwit.migration.on_demand`.
+    Before, destinations index the state, for up to two seconds. Later epochs fetch the rest, the
+    keys of their rows first (Gu et al., ATC 2022). Only for state of some size, and operators that
+    read no other keys; see `godwit.migration.on_demand`.
     """
     STOP_THE_WORLD = "stop_the_world"
     """No epoch runs until all copies are complete; then all key groups switch (the baseline)."""

@@ -130,6 +130,7 @@ class BackgroundCopies:
                 layout=self._instructor.layout_of(instruction.state),
                 storage=self._instructor.storage,
                 committed=committed,
+                index_only=order.index_only,
                 spark=self._spark.sparkContext,
             )
 

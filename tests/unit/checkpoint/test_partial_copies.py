@@ -21,6 +21,7 @@ from godwit.checkpoint.partial_copies import PartialCopies, Touched
 from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CorruptCheckpointError, EpochFailedError
+from godwit.model.key_groups import key_group_mask
 from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
@@ -99,6 +100,18 @@ class History:
                 state=STATE, key_group=g, snapshot=snapshot, segments=tuple(own), version=version
             )
         return chains
+
+    def prepare(self, local: LocalState, key_groups: Iterable[int] = range(NUM_KEY_GROUPS)) -> None:
+        """Index key groups before a lane of this local store needs them."""
+        chains = self.chains(sorted(key_groups))
+        partial_copies.prepare(
+            local,
+            key_group_mask(chains, NUM_KEY_GROUPS),
+            [s for s in self.segments if any(s in c.segments for c in chains.values())],
+            {g: c.snapshot for g, c in chains.items() if c.snapshot is not None},
+            storage=self.storage,
+            epoch=self.epoch,
+        )
 
     def bring(
         self,
@@ -474,6 +487,8 @@ def test_drawn_histories_read_what_is_committed(
         elif chance < 0.5:
             for g in rng.sample(range(NUM_KEY_GROUPS), 4):
                 history.write_snapshot(g)
+        if rng.random() < 0.3:
+            history.prepare(local, rng.sample(range(NUM_KEY_GROUPS), rng.randrange(1, 16)))
         if rng.random() < 0.1:
             history.bring(local, None, floor)
             assert {key: row[0] for key, row in held(local).items()} == history.truth

@@ -239,6 +239,8 @@ def test_only_a_migration_on_demand_leaves_state_to_be_read(
     run.coordinator.migrate(
         MigrationRequested(id="m", component=name, target=target, strategy=Strategy(strategy))
     )
+    if strategy == "on_demand":
+        run.epoch({LaneInput(index=0): rows})  # meanwhile the state is indexed
     outcome = run.epoch({LaneInput(index=0): rows})
     assert (outcome.unread_bytes > 0) is (strategy == "on_demand")
     assert run.coordinator.ended("m") is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.migration.test_protocol import assignment, end, suspend, switch
+from tests.unit.migration.test_protocol import assignment, end, suspend, switch, warm
 
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.coordinator import Coordinator
@@ -16,6 +16,7 @@ from godwit.migration.messages import (
     Announce,
     MigrationRequested,
     RunStarted,
+    StartWarming,
 )
 from godwit.migration.on_demand import MoveCosts, OnDemand, move_costs
 from godwit.migration.outcome import EpochOutcome
@@ -67,15 +68,71 @@ def request(run: MigrationProtocol, owners: str) -> MigrationRequested:
     return MigrationRequested(id="m", component="sum", target=target, strategy=Strategy.ON_DEMAND)
 
 
-def test_all_key_groups_switch_at_the_next_epoch_and_are_not_loaded_whole() -> None:
+def index(executor: str, key_groups: tuple[int, ...], attempt: int = 1) -> StartWarming:
+    return replace(warm(executor, key_groups, attempt), index_only=True)
+
+
+def owners(run: MigrationProtocol) -> str:
+    place = run.next_epoch()["sum"].assignment
+    return "".join(place.executor(g) for g in range(6))
+
+
+def test_all_key_groups_switch_once_they_are_indexed_and_are_not_loaded_whole() -> None:
     run = protocol()
-    orders = run.migrate(request(run, "ccabbb"))
+    assert run.migrate(request(run, "ccabbb")) == (index("c", (0, 1)),)
+    assert run_epoch(run, 11) == ()
+    assert (owners(run), run.next_epoch()["sum"].load) == ("aaabbb", set())
+    orders = run.warmed(index("c", (0, 1)), {})
     assert orders == (switch("ccabbb", "abc"), fetched(0, 1))
     view = run.next_epoch()["sum"]
     assert view.load == {0, 1}
     assert view.whole | view.suspended == set()
-    assert end(moved=2) in run_epoch(run, 11)
+    assert end(moved=2) in run_epoch(run, 12)
     assert run.next_epoch()["sum"].load == set()
+
+
+def test_key_groups_switch_when_the_last_destination_has_ended() -> None:
+    run = protocol()
+    orders = run.migrate(request(run, "ccaabb"))
+    assert orders == (index("c", (0, 1)),)
+    run = protocol()
+    first, second = index("b", (0, 1)), index("c", (2, 3), 2)
+    assert run.migrate(request(run, "bbccbb")) == (first, second)
+    run.begin_epoch(11)
+    assert run.warming_failed(first, "no room") == ()
+    assert run.warmed(second, {}) == ()  # not while an epoch runs
+    run.commit_epoch(EpochOutcome(epoch=11, reach={}))
+    assert owners(run) == "bbccbb"
+
+
+def test_key_groups_switch_after_two_seconds_though_they_are_not_indexed() -> None:
+    run = protocol()
+    run.migrate(request(run, "ccabbb"))
+    assert run.view().awaits
+    run.hold_epoch(seconds=1)
+    assert owners(run) == "aaabbb"
+    run.hold_epoch(seconds=1)
+    assert owners(run) == "ccabbb"
+    assert run.warmed(index("c", (0, 1)), {}) == ()  # late
+    assert end(moved=2) in run_epoch(run, 12)
+    assert run.warmed(index("c", (0, 1)), {}) == ()
+
+
+def test_a_lost_destination_is_waited_for_no_longer() -> None:
+    run = protocol()
+    run.migrate(request(run, "bbccbb"))
+    run.warmed(index("b", (0, 1)), {})
+    assert owners(run) == "aaabbb"
+    run.remove_executor("c")
+    assert owners(run) == "bbabbb"
+
+
+def test_key_groups_of_a_lost_source_go_at_once_where_they_were_to_go() -> None:
+    run = protocol()
+    run.migrate(request(run, "ccabbb"))
+    run.remove_executor("a")
+    assert owners(run)[:2] == "cc"
+    assert {0, 1} <= run.next_epoch()["sum"].load
 
 
 def test_a_disruptive_migration_loads_its_key_groups_whole() -> None:

@@ -70,12 +70,13 @@ def warm_copies(
     layout: EntryLayout,
     storage: CheckpointStorage,
     committed: int,
+    index_only: bool,
     spark: SparkContext,
 ) -> dict[int, int]:
     """Bring copies on an executor up to date; block, and return key group → version.
 
-    Raises `MigrationError` if Spark ran the job on another executor, or the job failed.
-    `committed`: last committed epoch.
+    `index_only`: make no copies, but index the state. `committed`: last committed epoch. Raises
+    `MigrationError` if Spark ran the job on another executor, or the job failed.
     """
     shipped = pickling.dumps(layout)  # what upgrades old state may be of the main script
 
@@ -91,6 +92,7 @@ def warm_copies(
             storage=storage,
             committed=committed,
             lanes=request.lanes,
+            index_only=index_only,
         )
         yield _reply(executor, warmed)
 

@@ -1,0 +1,160 @@
+"""Facts about indexes that are made before a lane needs them, in files of the local store."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.key_tables import NUM_KEY_GROUPS, group_of
+from tests.unit.checkpoint.test_partial_copies import KEYS, counts_of, filled, new_store, none
+
+from godwit.checkpoint import entries, partial_copies
+from godwit.checkpoint.prepared_index import PreparedIndex
+from godwit.model.errors import CorruptCheckpointError, StorageFullError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.checkpoint.test_partial_copies import History
+
+    from godwit.checkpoint.records import BlockRef
+
+INDEX = "prepared.npz"
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[BlockRef]:
+    """The blocks that a lane verifies."""
+    refs, read = list["BlockRef"](), entries.read_batch
+
+    def reading(storage: Any, ref: BlockRef) -> Any:
+        refs.append(ref)
+        return read(storage, ref)
+
+    monkeypatch.setattr(entries, "read_batch", reading)
+    return refs
+
+
+def prepared(root: Path) -> History:
+    """A history whose key groups are indexed for the local store."""
+    history = filled(root)
+    history.write_snapshot(group_of(KEYS[0]))
+    history.commit({KEYS[0]: 7})
+    history.prepare(new_store(root / "local"))
+    return history
+
+
+def index_of(root: Path) -> Path:
+    (path,) = (root / "local").rglob(INDEX)
+    return path
+
+
+def check(history: History, root: Path) -> None:
+    """Check that a lane which fetches keys reads what is committed."""
+    local = new_store(root / "local")
+    history.bring(local, KEYS, none())
+    assert (local.bases >= 0).any()
+    assert counts_of(local, KEYS) == history.truth
+
+
+def test_blocks_are_verified_once_and_the_index_goes_with_the_last_partial_copy(
+    tmp_path: Path, verified: list[BlockRef]
+) -> None:
+    history = prepared(tmp_path)
+    assert len(verified) == 4
+    verified.clear()
+    local = new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    assert counts_of(local, KEYS) == history.truth
+    assert not verified
+    assert index_of(tmp_path).exists()
+    while (local.bases >= 0).any():
+        history.bring(local, KEYS, local.versions.copy())
+    assert not list((tmp_path / "local").rglob(INDEX))
+
+
+def test_changes_after_the_index_are_read_too(tmp_path: Path, verified: list[BlockRef]) -> None:
+    history = prepared(tmp_path)
+    verified.clear()
+    history.commit({KEYS[0]: 8, KEYS[1]: None, "new": 9})
+    check(history, tmp_path)
+    assert [ref.file for ref in verified] == [history.segments[-1].block.file]
+
+
+def test_a_key_that_was_removed_before_a_newer_snapshot_stays_removed(tmp_path: Path) -> None:
+    history = prepared(tmp_path)
+    history.commit({KEYS[0]: None})
+    history.write_snapshot(group_of(KEYS[0]))
+    check(history, tmp_path)
+    assert KEYS[0] not in history.truth
+
+
+def test_an_index_of_other_key_groups_serves_those_that_it_has(tmp_path: Path) -> None:
+    history = filled(tmp_path)
+    history.prepare(new_store(tmp_path / "local"), range(0, NUM_KEY_GROUPS, 3))
+    check(history, tmp_path)
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_a_file_that_has_changed_since_is_verified_again(tmp_path: Path, same_size: bool) -> None:
+    history = prepared(tmp_path)
+    path = tmp_path / "checkpoint" / history.segments[1].block.file
+    sound = path.read_bytes()
+    damaged = bytes([sound[0] ^ 1]) + sound[1:]
+    path.write_bytes(damaged if same_size else sound[:64])
+    os.utime(path, ns=(1, 1))  # however coarse the file system's clock is
+    with pytest.raises(CorruptCheckpointError, match=path.name):
+        check(history, tmp_path)
+    path.write_bytes(sound)
+    check(history, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: d[:-100], lambda d: d[:200] + b"x" + d[201:], lambda _: b""]
+)
+def test_a_damaged_index_is_not_used(tmp_path: Path, damage: Any) -> None:
+    history, path = prepared(tmp_path), index_of(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert PreparedIndex.load(path.parent) is None
+    check(history, tmp_path)
+
+
+def test_a_damaged_block_is_not_indexed(tmp_path: Path) -> None:
+    history = filled(tmp_path)
+    path = tmp_path / "checkpoint" / history.segments[1].block.file
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    with pytest.raises(CorruptCheckpointError, match=path.name):
+        history.prepare(new_store(tmp_path / "local"))
+    path.write_bytes(sound)
+    check(history, tmp_path)
+
+
+def test_a_writer_that_fails_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = filled(tmp_path)
+
+    def fail(file: Any, **_: Any) -> None:
+        file.write(b"begun")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numpy.savez", fail)
+    with pytest.raises(StorageFullError):
+        history.prepare(new_store(tmp_path / "local"))
+    assert not [path for path in (tmp_path / "local").rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    check(history, tmp_path)
+
+
+def test_what_another_machine_may_delete_is_not_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = filled(tmp_path)
+    monkeypatch.setattr("godwit.checkpoint.storage.is_on_own_disk", lambda _: False)
+    history.prepare(new_store(tmp_path / "local"))
+    monkeypatch.setattr(partial_copies, "_MAX_BLOCKS", 1)
+    monkeypatch.setattr("godwit.checkpoint.storage.is_on_own_disk", lambda _: True)
+    history.prepare(new_store(tmp_path / "local"))
+    assert not list((tmp_path / "local").rglob(INDEX))
