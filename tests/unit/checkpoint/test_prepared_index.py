@@ -77,7 +77,7 @@ def test_blocks_are_verified_once_and_the_index_goes_with_the_last_partial_copy(
 def test_changes_after_the_index_are_read_too(tmp_path: Path, verified: list[BlockRef]) -> None:
     history = prepared(tmp_path)
     verified.clear()
-    history.commit({KEYS[0]: 8, KEYS[1]: None, "new": 9})
+    history.commit({KEYS[0]: 8, KEYS[1]: None})
     check(history, tmp_path)
     assert [ref.file for ref in verified] == [history.segments[-1].block.file]
 

@@ -93,9 +93,6 @@ def test_all_key_groups_switch_once_they_are_indexed_and_are_not_loaded_whole() 
 
 def test_key_groups_switch_when_the_last_destination_has_ended() -> None:
     run = protocol()
-    orders = run.migrate(request(run, "ccaabb"))
-    assert orders == (index("c", (0, 1)),)
-    run = protocol()
     first, second = index("b", (0, 1)), index("c", (2, 3), 2)
     assert run.migrate(request(run, "bbccbb")) == (first, second)
     run.begin_epoch(11)
