@@ -646,7 +646,6 @@ ON_DEMAND: tuple[Scenario, ...] = (
         "the destination is lost before it has indexed",
         *(*_rows(3), replace(_TO_ONE, to="local-2"), Executors(there=TWO), *_rows(3)),
         executors=THREE,
-        never=("AssignmentSwitched",),
     ),
     _demanded(
         "the former owner is lost before its key groups are indexed",

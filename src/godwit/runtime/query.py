@@ -650,15 +650,16 @@ class Query:
         strategy
             ``"live"``: state is copied in the background, and each key group switches between two
             epochs once its copy is nearly up to date. ``"disruptive"``: all switch now, and the
-            next epoch loads their state first. ``"on_demand"``: all switch now; the next epoch
-            fetches the state of the keys of its rows from the checkpoint, and later epochs the
-            rest. It is for state of some size that operators read by the keys of their rows, in a
-            checkpoint on a local disk; smaller state moves ``"live"``. ``"stop_the_world"``: no
-            epoch runs until all state is copied. ``"instant"``: no state moves; rows go to empty
-            slots at the destination, and windows are merged from both slots. ``"smooth"``: the
-            same, but rows of panes that have begun go to the old place. The last two are only for
-            two-phase windows, for which ``"instant"`` is the default; otherwise it is ``"live"``,
-            or ``"on_demand"`` if epochs become faster by it, as measured.
+            next epoch loads their state first. ``"on_demand"``: all switch once their state is
+            indexed, in two seconds at most; epochs then fetch the state of the keys of their rows
+            from the checkpoint, and the rest behind their work. It is for state of some size that
+            operators read by the keys of their rows, in a checkpoint on a local disk; smaller state
+            moves ``"live"``. ``"stop_the_world"``: no epoch runs until all state is copied.
+            ``"instant"``: no state moves; rows go to empty slots at the destination, and windows
+            are merged from both slots. ``"smooth"``: the same, but rows of panes that have begun go
+            to the old place. The last two are only for two-phase windows, for which ``"instant"``
+            is the default; otherwise it is ``"live"``, or ``"on_demand"`` if epochs become faster
+            by it, as measured.
         bounds
             Limits on the key groups and bytes that are in flight at once; see
             `godwit.migration.Bounds`, whose defaults apply without it. With it, the default of
