@@ -393,7 +393,9 @@ class UnreliableRuntime:
             if not rarely(choices):
                 self.jobs.remove(job)
             part = len(job.key_groups) // 2 if rarely(choices) else None
-            self.warm(job, job.key_groups[:part], fails=rarely(choices))
+            copied = () if job.index_only else job.key_groups[:part]
+            self.seen["indexed"] += job.index_only
+            self.warm(job, copied, fails=rarely(choices))
 
     def warm(self, job: StartWarming, key_groups: tuple[int, ...], *, fails: bool) -> None:
         if fails:

@@ -120,6 +120,7 @@ def test_long_walks_lose_nothing_and_come_to_rest(trouble: float) -> None:
         "disruptive finished",
         "on_demand finished",
         "fetched on demand",
+        "indexed",
         "stop_the_world finished",
         "live cancelled",
     ):
