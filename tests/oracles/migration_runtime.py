@@ -393,14 +393,15 @@ class UnreliableRuntime:
             if not rarely(choices):
                 self.jobs.remove(job)
             part = len(job.key_groups) // 2 if rarely(choices) else None
-            copied = () if job.index_only else job.key_groups[:part]
-            self.seen["indexed"] += job.index_only
-            self.warm(job, copied, fails=rarely(choices))
+            self.warm(job, job.key_groups[:part], fails=rarely(choices))
 
     def warm(self, job: StartWarming, key_groups: tuple[int, ...], *, fails: bool) -> None:
         if fails:
             self.reports.append((replace(job, key_groups=key_groups), None))
             return
+        if job.index_only:
+            key_groups = ()
+            self.seen["indexed"] += 1
         store = self.stores[job.executor]
         for g in key_groups:
             store[job.component, g] = max(store.get((job.component, g), -1), self.committed)
