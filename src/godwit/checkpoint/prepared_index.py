@@ -91,7 +91,7 @@ class PreparedIndex:
     parts: Sequence[IndexedPart]
 
     def save(self, directory: Path) -> None:
-        """Write the index to a directory of the local store, in place of an earlier one.
+        """Write the index to a directory of the local store; it replaces an earlier one.
 
         Raises `StorageFullError` if the disk is full.
         """
