@@ -9,7 +9,8 @@ import pytest
 from tests.support.key_tables import NUM_KEY_GROUPS, group_of
 from tests.unit.checkpoint.test_partial_copies import KEYS, counts_of, filled, new_store, none
 
-from godwit.checkpoint import entries, partial_copies
+from godwit.checkpoint import partial_copies
+from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.prepared_index import PreparedIndex
 from godwit.model.errors import CorruptCheckpointError, StorageFullError
 
@@ -26,13 +27,13 @@ INDEX = "prepared.npz"
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[BlockRef]:
     """The blocks that a lane verifies."""
-    refs, read = list["BlockRef"](), entries.read_batch
+    refs = list["BlockRef"]()
 
     def reading(storage: Any, ref: BlockRef) -> Any:
         refs.append(ref)
-        return read(storage, ref)
+        return read_batch(storage, ref)
 
-    monkeypatch.setattr(entries, "read_batch", reading)
+    monkeypatch.setattr("godwit.checkpoint.entries.read_batch", reading)
     return refs
 
 
