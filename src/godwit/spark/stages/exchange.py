@@ -40,16 +40,18 @@ def jvm_classes(spark: SparkContext) -> SimpleNamespace:
     byte_array = view.java.lang.Class.forName("[B")
     return SimpleNamespace(
         array_list=view.java.util.ArrayList,
+        asynchronous=view.org.apache.spark.rdd.RDD.rddToAsyncRDDActions,
         broadcast_threshold=view.PythonUtils.getBroadcastThreshold(spark._jsc),  # noqa: SLF001
         bytes_tag=view.scala.reflect.ClassTag.apply(byte_array),
-        collect_and_serve=view.PythonRDD.collectAndServe,
         convert=view.scala.jdk.javaapi.CollectionConverters,
+        forever=view.scala.concurrent.duration.Duration.Inf(),
         hash_map=view.java.util.HashMap,
         local_limit=view.org.apache.spark.sql.execution.LocalLimitExec,
         pairwise_rdd=view.PairwiseRDD,
         pruned=view.org.apache.spark.rdd.PartitionPruningRDD.create,
         python_partitioner=view.PythonPartitioner,
         python_rdd=view.PythonRDD,
+        serve_iterator=view.PythonRDD.serveIterator,
         simple_python_function=view.SimplePythonFunction,
         tuple2=view.scala.Tuple2,
         uuid_of=view.java.util.UUID.fromString,
@@ -94,7 +96,12 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
 
 def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
     """Return the byte arrays of a JVM RDD, computed by a Spark job."""
-    return all_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES)
+    jvm = jvm_classes(spark)
+    # Spark's blocking `collect` has the byte code of its largest classes read for every job, to
+    # clean two closures.
+    job = jvm.asynchronous(rdd, jvm.bytes_tag).collectAsync()
+    computed = job.result(jvm.forever, None)
+    return all_from_socket(jvm.serve_iterator(computed.iterator(), "godwit"), _BYTES)
 
 
 @lru_cache(maxsize=4)

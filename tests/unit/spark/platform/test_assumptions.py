@@ -87,7 +87,7 @@ GRANTED: dict[str, dict[str, list[str]]] = {
     },
     "stages of Python": {
         "api/python/PythonRDD": [
-            "collectAndServe",
+            "serveIterator",
             "valueOfPair",
             "(Lorg/apache/spark/rdd/RDD;Lorg/apache/spark/api/python/PythonFunction;ZZ)V",
         ],
@@ -95,7 +95,9 @@ GRANTED: dict[str, dict[str, list[str]]] = {
         "api/python/PairwiseRDD": ["asJavaPairRDD"],
         "api/python/SimplePythonFunction": [_FUNCTION],
         "api/python/PythonUtils": ["getBroadcastThreshold", "toSeq", "toScalaMap"],
+        "rdd/AsyncRDDActions": ["collectAsync"],
         "rdd/PartitionPruningRDD": ["create"],
+        "rdd/RDD": ["rddToAsyncRDDActions"],
     },
     "workers of Python": {
         "api/python/PythonWorkerFactory": ["daemonModule"],
