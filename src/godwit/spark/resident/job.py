@@ -425,9 +425,16 @@ class SparkTasks:
         fetch(python_rdd(stage, self._spark), self._spark)
 
     def waiting(self) -> int:
-        """Return the number of tasks, of all jobs of the session, that wait for a slot."""
+        """Return the number of tasks, of other jobs of the session, that wait for a slot.
+
+        Spark's status shows a task as waiting for seconds after it has begun, unless another
+        event of its stage follows: so the lanes' own tasks are left out.
+        """
         tracker = self._spark.statusTracker()
-        stages = (tracker.getStageInfo(number) for number in tracker.getActiveStageIds())
+        jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
+        own = {stage for job in jobs if job is not None for stage in job.stageIds}
+        others = (number for number in tracker.getActiveStageIds() if number not in own)
+        stages = map(tracker.getStageInfo, others)
         return sum(
             max(0, s.numTasks - s.numActiveTasks - s.numCompletedTasks)
             for s in stages
