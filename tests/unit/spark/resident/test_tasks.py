@@ -10,13 +10,15 @@ from pyspark import SparkConf
 from godwit.spark.resident.job import SparkTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    Jobs = Mapping[str, Mapping[int, Sequence[int]]]  # group → job → its stages
 
 
 class Status:
     """Spark's status: jobs of groups, their stages, and how many tasks of a stage run."""
 
-    def __init__(self, jobs: dict[str, dict[int, Sequence[int]]], running: dict[int, int]) -> None:
+    def __init__(self, jobs: Jobs, running: Mapping[int, int]) -> None:
         self._jobs, self._running = jobs, running
 
     def getJobIdsForGroup(self, group: str) -> list[int]:  # noqa: N802  Spark's names
@@ -34,7 +36,7 @@ class Status:
         return SimpleNamespace(numTasks=2, numActiveTasks=running, numCompletedTasks=0)
 
 
-def waiting(jobs: dict[str, dict[int, Sequence[int]]], running: dict[int, int]) -> int:
+def waiting(jobs: Jobs, running: Mapping[int, int]) -> int:
     """Return the waiting tasks that the lanes of job 3 see, in the group `lanes-3`."""
     spark = SimpleNamespace(
         _conf=SparkConf(loadDefaults=False), statusTracker=lambda: Status(jobs, running)
