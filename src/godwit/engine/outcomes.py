@@ -443,33 +443,7 @@ def progress_of(
     protocol, times of its phases, latencies of its rows by source, seconds of its delivery by sink,
     and requests to the object store of the checkpoint.
 
-    Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
-    ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
-    ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
-    ``<sink>_rejects``), ``sinkMs`` (sink → its delivery),
-    ``crossedBytes`` (sent between operators on different executors),
-    ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``latencyMs`` (of its
-    rows, see `latency_figures`), ``laneMs`` (per phase of the lanes, the sum over lanes),
-    ``requests`` (to the object store of the checkpoint: ``epoch``, those of the epoch, and
-    ``beside``, all others since the last report, each by kind; empty on disks),
-    ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
-    maps recompute the event time → ISO 8601, UTC), ``queryWatermark`` (that the epoch of an adopted
-    query ran with; ``None`` before there is one),
-    ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
-    JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
-    (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
-    (of the key groups touched), ``totalStateBytes`` (component → state of all its key groups),
-    ``unreadStateBytes`` (state that lanes have begun to read, and have still to read),
-    ``stateTableBytes`` (of local stores), ``evictedKeyGroups`` (whose entries left them) and
-    ``fetchedKeys`` (whose entries were read from the checkpoint), with a bound on memory,
-    ``numKeys`` (distinct keys touched), ``loads`` (component →
-    ``keyGroups`` touched, ``rows``, ``keys``, ``cpuMs``), ``streams`` (rows and bytes that
-    operators made for one another: ``from``, ``to``, ``rows``, ``sizeBytes``),
-    ``waitingKeyGroups``,
-    ``suspendedKeyGroups``, ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and
-    are not in flight yet), ``keyGroups`` (component → executor → number), ``executors`` (executor →
-    ``lanes``, ``draining``, ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups
-    in this epoch, and time that they were busy with them, waiting included).
+    Returns: The figures that `Query.recentProgress` describes, but for ``sources``.
     """
     took = watch.took_ms()
     return {

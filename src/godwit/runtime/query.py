@@ -371,8 +371,28 @@ class Query:
         It has the last 1,000 epochs, or as many as Spark's setting
         ``spark.sql.streaming.numRecentProgressUpdates`` says.
 
-        The guide page *Running* lists the figures. An epoch of a Spark micro-batch also has
-        ``sources`` (offsets and lag, as Spark reports them), once Spark has recorded its end.
+        Notes
+        -----
+        - the epoch: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` without input),
+          ``timestamp`` (UTC), ``durationMs`` (per phase, and ``epoch``), ``laneMs`` (per phase of
+          the lanes, summed over them), ``requests`` (to the checkpoint's object store)
+        - ``sources``: positions and lag, of Spark's sources once Spark has recorded the end
+        - rows: ``numInputRows`` (after the DataFrame maps), ``numOutputRows``,
+          ``processedRowsPerSecond``, ``latencyMs`` (of all rows, and of each source), ``sinkRows``
+          and ``sinkMs`` (sink → rows; time of its delivery), ``crossedBytes`` (sent between
+          operators on different executors), ``streams`` (rows and bytes from operator to operator)
+        - event time: ``watermarks`` (source, or ``<source>/<operator>`` where a map computes a new
+          event time), ``queryWatermark`` (of an adopted query), ``leftOutRows`` (operator →
+          ``late``, ``ahead``, ``untimed``)
+        - keys: ``numKeys`` (with rows), ``loads`` (component → key groups, rows, keys, CPU time),
+          ``hotKeys`` (operator → key → its share), ``heldTwice`` (operator → keys in two slots)
+        - state: ``stateBytes`` (of key groups with rows), ``totalStateBytes`` (component → bytes),
+          ``changelogBytes``, ``snapshotBytes``, ``unreadStateBytes`` (that lanes have still to
+          read); with a bound on memory ``stateTableBytes``, ``evictedKeyGroups``, ``fetchedKeys``
+        - key groups: ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups`` and
+          ``plannedMoves`` (that move, or are to), ``keyGroups`` (component → executor → number)
+        - ``executors``: executor → ``lanes``, ``draining``, ``cpuMs`` and ``busyMs`` (waiting
+          included)
 
         Examples
         --------
