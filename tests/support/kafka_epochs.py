@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from typing import Any
+
 import pyarrow as pa
+from confluent_kafka import Producer
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 
 import godwit as gw
+from godwit.connect.kafka import sink as kafka_sink
+from godwit.connect.kafka.sink import KafkaSink
 
+STEPS = ("number", "messages", "both", "committed")
+"""Points of a transaction at which `die_in_transaction` dies: what the cluster has by then."""
 ROWS = 40
 PLANES = 5
 
@@ -27,3 +37,48 @@ def write_epochs(servers: str, topic: str, last: int) -> None:
     for epoch in range(0 if point is None else point.epoch, last + 1):
         sink.deliver(epoch_rows(epoch))
     sink.close()
+
+
+def die_in_transaction(servers: str, topic: str, step: str) -> None:
+    """Write epoch 0, and die in the transaction of epoch 1, as by a power cut; see `STEPS`."""
+    sink = gw.sinks.kafka(servers, topic, key="plane")
+    sink.open(context())
+    sink.deliver(epoch_rows(0))
+    recorded, never = threading.Event(), threading.Event()
+    send_messages, commit = KafkaSink._send_messages, KafkaSink._commit_transaction
+
+    class Recording(Producer):
+        def send_offsets_to_transaction(self, *args: Any) -> None:
+            if step == "messages":
+                never.wait()
+            super().send_offsets_to_transaction(*args)
+            recorded.set()
+
+    def send(own: KafkaSink, output: Any, producer: Producer) -> None:
+        if step == "number":
+            recorded.wait()
+            die()
+        send_messages(own, output, producer)
+        if step == "messages":
+            producer.flush()
+            die()
+
+    def end(own: KafkaSink, producer: Producer) -> None:
+        if step == "both":
+            producer.flush()
+            die()
+        commit(own, producer)
+        die()
+
+    sink.close()
+    replaced: Any = kafka_sink
+    replaced.Producer = Recording
+    vars_of_sink: Any = KafkaSink
+    vars_of_sink._send_messages, vars_of_sink._commit_transaction = send, end
+    sink.open(context())
+    sink.deliver(epoch_rows(1))
+
+
+def die() -> None:
+    """Die as by a power cut."""
+    os.kill(os.getpid(), signal.SIGKILL)

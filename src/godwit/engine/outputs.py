@@ -332,8 +332,9 @@ class StagedOutput:
     def _check_kind(self) -> None:
         """Raise for changes that an earlier flow staged, if the sink took their signs otherwise."""
         output = self.output
-        deletes = getattr(output.sink, "deletes", False) and output.sink.keeps_epochs
-        if deletes and self.former_kind and self.former_kind != output.kind:
+        if not self.former_kind or self.former_kind == output.kind:
+            return
+        if getattr(output.sink, "deletes", False) and output.sink.keeps_epochs:
             raise SinkError(
                 f"Sink {output.name!r}, epoch {self.epoch}: an earlier flow emitted the rows as "
                 f"{self.former_kind}, and this one emits {output.kind}.",

@@ -160,6 +160,7 @@ class SourceLoop(EpochDriver):
         self._positions = positions
         announce_problems(positions, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
+        self._reads_here = False  # the last batch was small: the driver has read it
         self._bounded = is_bounded(trigger)  # or the sources are drained
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters = Waiters(self._positions)
@@ -290,7 +291,7 @@ class SourceLoop(EpochDriver):
             self._limit.adapt(self._run.placement_change())
         limits, after = self._limit.per_source(self._positions.sources), self._run.log.latest
         asked_us = now_us()
-        planned = self._positions.plan(num_tasks(self._run), limits=limits, everything=once)
+        planned = self._plan(limits, everything=once)
         self._has_rows = planned is not None
         self._pace.record_poll(began_s, has_rows=self._has_rows)
         if planned is None:
@@ -307,6 +308,23 @@ class SourceLoop(EpochDriver):
         if self._pace.interval_s:
             self._message = "Waiting for next trigger"
         return True
+
+    def _plan(
+        self, limits: Mapping[str, int] | None, *, everything: bool
+    ) -> SourceBatch[Any] | None:
+        """Return the next batch of source rows, in few splits if the driver is to read it.
+
+        Rows of one split are aggregated, hashed and divided by lane at once.
+        """
+        parallelism = 1 if self._reads_here else num_tasks(self._run)
+        planned = self._positions.plan(parallelism, limits=limits, everything=everything)
+        if planned is not None and self._reads_here and not planned.has_few_rows:
+            planned = self._positions.plan(
+                num_tasks(self._run), limits=limits, everything=everything
+            )
+        if planned is not None:
+            self._reads_here = planned.has_few_rows
+        return planned
 
     def _run_round(self, *, due: bool) -> bool:
         """Run an epoch over rows that wait in feedback loops, if any; return whether it ran.

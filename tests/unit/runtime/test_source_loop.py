@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import godwit as gw
+from godwit.engine.cluster import ROWS_HERE
 from godwit.engine.policies import PlacementChange
 from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import (
@@ -454,3 +455,26 @@ def test_epochs_with_rows_begin_at_multiples_of_the_interval(
     clock.now_s = 130.0  # the third multiple, and not ten seconds after the last one
     eventually(lambda: story.run.epochs == [1, None, None, 2, None, 3])
     story.end()
+
+
+def test_small_epochs_are_read_in_one_split_and_others_in_one_for_each_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = LoopOverMemory()
+    asked: list[int] = []
+    splits = story.source.splits
+
+    def noted(begin: Position, end: Position, parallelism: int) -> Any:
+        asked.append(parallelism)
+        return splits(begin, end, parallelism)
+
+    monkeypatch.setattr(story.source, "splits", noted)
+    story.source.add(rows(3))
+    loop = story.begin()
+    loop.process_all_available()
+    for count in (3, ROWS_HERE + 1, 3):
+        story.source.add(rows(count))
+        loop.process_all_available()
+    story.end()
+    assert story.run.epochs == [3, 3, ROWS_HERE + 1, 3]
+    assert asked == [2, 1, 1, 2, 2]

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pytest
 from tests.support.epoch_rows import Committed, EpochRows, context, point, rows
-from tests.support.kafka_epochs import PLANES, ROWS, epoch_rows, write_epochs
+from tests.support.kafka_epochs import (
+    PLANES,
+    ROWS,
+    STEPS,
+    die_in_transaction,
+    epoch_rows,
+    write_epochs,
+)
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError, SinkError
@@ -412,3 +419,22 @@ def test_killed_at_any_moment_every_row_is_there_once_and_in_order(kafka: KafkaB
         of_plane = [row["total"] for _, row in seen if row["plane"] == plane]
         assert of_plane == sorted(of_plane)
         assert len({partition for partition, row in seen if row["plane"] == plane}) == 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step_of_a_transaction_every_row_is_there_once(
+    kafka: KafkaBroker, step: str
+) -> None:
+    topic = kafka.topic(3)
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.support.kafka_epochs", "godwit.connect.kafka.sink"])
+    writer = processes.Process(target=die_in_transaction, args=(kafka.servers, topic, step))
+    writer.start()
+    writer.join(60)
+    assert writer.exitcode == -signal.SIGKILL
+    with opened(kafka, topic, key="plane") as sink:
+        assert sink.last_delivered() == point(1 if step == "committed" else 0)
+        for epoch in (1, 2):
+            sink.deliver(epoch_rows(epoch))
+        assert sink.last_delivered() == point(2)
+    assert totals(kafka, topic) == [*range(3 * ROWS)]
