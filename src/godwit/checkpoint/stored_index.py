@@ -10,15 +10,17 @@ a search some 0.1 µs a hash and run, however many rows there are.
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from godwit.model.key_groups import key_groups_of
 from godwit.store.hash_set import distinct
-from godwit.store.mapped import mapped
+from godwit.store.image import storage_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint64]
 
+_MIN_BYTES: Final = 1 << 20  # of codes that are put in a file
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFF_FFFF)
 _SIGN: Final = np.uint64(1 << 63)
@@ -178,5 +181,19 @@ def _falls(codes: Codes) -> bool:
 
 
 def _placed(codes: Codes, directory: Path | None) -> Codes:
-    """Return codes in a mapped file of a directory, if there is one."""
-    return codes if directory is None else mapped(codes, directory)
+    """Return many codes in a mapped file without a name in a directory, if there is one.
+
+    So the kernel can take their memory back; the file is gone with them, or with the process.
+    Raises `StorageFullError` if the disk is full.
+    """
+    if directory is None or codes.nbytes < _MIN_BYTES:
+        return codes
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(codes.data)
+            file.flush()
+            memory: Any = mmap.mmap(file.fileno(), codes.nbytes, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise storage_full(error, directory, codes.nbytes) from error
+    return np.frombuffer(memory, codes.dtype)

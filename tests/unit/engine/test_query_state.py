@@ -13,8 +13,8 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.engine.query_state import QueryState, QueryStates
-from godwit.engine.stored_state import StoredStates
 from godwit.model.errors import InvalidInputError
+from godwit.ops.page.stored_state import StoredStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

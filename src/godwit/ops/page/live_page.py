@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from godwit.checkpoint.journal import JournalReader
-from godwit.engine.stored_state import StoredStates
 from godwit.model.errors import InvalidFlowError
 from godwit.ops.entries import text
 from godwit.ops.health import with_health
@@ -44,6 +43,7 @@ from godwit.ops.page.state_answers import (
     StateAnswers,
     refusal,
 )
+from godwit.ops.page.stored_state import StoredStates
 from godwit.ops.page.view import Series, frame_at, heat_section, now_of, report_of, sections_of
 from godwit.ops.run_state import RunState, reduced
 from godwit.ops.server import BoundedServer, serving_error

@@ -11,8 +11,8 @@ import pytest
 import godwit as gw
 from godwit.engine.query_state import EPOCH, QueryState
 from godwit.engine.state_view import NoStateError, UnknownStateError
-from godwit.engine.stored_state import StoredStates
 from godwit.model.errors import InvalidInputError
+from godwit.ops.page.stored_state import StoredStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +152,7 @@ def test_one_look_at_the_checkpoint_serves_half_a_second_and_one_epoch_all_of_a_
 
 
 def test_what_is_kept_of_an_epoch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("godwit.engine.stored_state._SHOWN_BYTES", 200)
+    monkeypatch.setattr("godwit.ops.page.stored_state._SHOWN_BYTES", 200)
     run = gw.testing.cluster(several_operators())
     run.epoch({"rows": [{"k": f"k{i}", "x": 1.0, "v": 1, "ts": DAY} for i in range(200)]})
     asked = stored(run)
