@@ -752,6 +752,7 @@ class Planning:
             backlog_rows=period.backlog_rows,
             latency=period.latency,
             recent_latency=period.recent_latency,
+            latest_latency=period.latest_latency,
             cores=sum(cores) / len(cores) if cores else 1.0,
             trigger_s=self._topology.trigger_s,
             longest_epoch_s=self._topology.longest_epoch_s,

@@ -35,6 +35,7 @@ from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.forecast import raise_to_forecast
 from godwit.control.judging import Judge
 from godwit.control.latency_model import busy_share, least_busy, predicted_latency_s
+from godwit.control.model_error import ModelError
 from godwit.control.policy import Hysteresis
 from godwit.control.rate_bounds import RateBounds
 from godwit.control.scaling import RESERVE, WantedExecutors, at_rate, backlog_to_come
@@ -208,12 +209,14 @@ class Pace:
         *,
         paced: bool,
         steady: bool = False,
+        shown: bool = False,
         answer_at: Callable[[float], WantedExecutors | None] = lambda _: None,
     ) -> ScalingStep:
         """Return the decision that follows from a scaling model's answer; called once a period.
 
         `paced`: the answer is an estimate, subject to hysteresis. `steady`: the load was steady.
-        `answer_at`: the model's answer at another arrival rate; ``None`` if it has none.
+        `shown`: several periods have shown that more are needed than a model said. `answer_at`: the
+        model's answer at another arrival rate; ``None`` if it has none.
         """
         self._rates.add(situation.arrival_per_s, situation.arrival_error)
         self._lends = False
@@ -240,7 +243,12 @@ class Pace:
         settled = paced and self._made > 1 and have - roomy == 1
         settled = settled and self._is_as_decided_for(wanted, situation)
         self._target = wanted.target
-        spare = have > roomy and not settled and (not missed or steady or bool(wanted.unattainable))
+        # Those that were only to work a backlog off are known to be too many once it is, and the
+        # last epoch shows it first. A period without rows does not show how many suffice.
+        late = missed if wanted.latest is None else wanted.latest > wanted.target
+        owed = self._lent and not (behind or late or rising) and situation.arrival_per_s > 0
+        spare = not missed or steady or owed or bool(wanted.unattainable)
+        spare = spare and have > roomy and not settled
         spare = spare and not catching_up
         noisy = self._rates.noisy
         if noisy and spare and paced and not wanted.unattainable:
@@ -249,10 +257,7 @@ class Pace:
             roomy = max(roomy, min(max(needed.executors, needed.comfortable), have))
             spare = have > roomy
         fewer = self._hysteresis.is_confirmed(_SCALING, "in" if spare else None)
-        # Those that were only to work a backlog off are known to be too many once it is. A period
-        # without rows does not show how many suffice.
-        repaid = self._lent and spare and not (behind or missed or rising)
-        repaid = repaid and situation.arrival_per_s > 0
+        repaid = owed and spare
         fewer = fewer or repaid
         if repaid and not noisy:
             # At rest shortly after a step, fewer seem to do than the rate needs in the end.
@@ -269,7 +274,9 @@ class Pace:
             reason = f"{situation.idle}, so that an executor which comes would be idle"
             return ScalingStep(kind="refused", executors=coming, reason=reason)
         if bounded > coming:
-            as_decided = not (lost or behind) and paced and self._as_decided(wanted, situation)
+            as_decided = (
+                not (lost or behind or shown) and paced and self._as_decided(wanted, situation)
+            )
             if as_decided and self._more_in_a_row < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
             if noisy and paced and not (lost or behind or self._missed_in_a_row > 1):
@@ -407,6 +414,7 @@ class Resizing:
         self._pool_view = PoolView()
         self._refused, self._begun_anew_s = "", float("-inf")
         self._judge = Judge(announce)
+        self._model_error = ModelError(announce)
         self._asked_s: float | None = None  # when those that are on their way were asked for
         self._leads_s: deque[float] = deque(maxlen=_LEADS)
         self._stayed = 0  # periods in a row in which nothing was wanted
@@ -533,6 +541,12 @@ class Resizing:
         wanted = self._ask(model, situation)
         if wanted is None:
             return
+        resizing, shown = bool(self._pool_view.pending or view.draining), False
+        if not wanted.unattainable:
+            shown = self._model_error.update(situation, wanted, resizing=resizing)
+        if self._model_error.factor > 1:
+            situation = self._model_error.corrected(situation)
+            wanted = with_reserve(self._ask(model, situation) or wanted)
         have, numbers = situation.executors, wanted.numbers
         if self._pool is None:
             self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
@@ -544,6 +558,7 @@ class Resizing:
             self._pool_view,
             paced=model.paced,
             steady=steady,
+            shown=shown,
             answer_at=lambda rate: self._ask(model, at_rate(situation, rate)),
         )
         if step.kind in ("out", "in") and self._pool_view.fixed:
@@ -847,6 +862,12 @@ def _busiest_lane(plan: Planned, places: IntArray) -> float:
         heapq.heapreplace(mine, mine[0] + float(problem.load[key_group, 0]))
     of_speed_1: list[float] = (problem.speed / problem.cores).tolist()
     return max(max(mine) / speed for mine, speed in zip(lanes, of_speed_1, strict=True))
+
+
+def with_reserve(wanted: WantedExecutors) -> WantedExecutors:
+    """Return a model's answer that calls too few whoever does not suffice with a little reserve."""
+    fewest = max(wanted.executors, wanted.sufficient or 0)
+    return replace(wanted, executors=fewest, comfortable=max(wanted.comfortable, fewest))
 
 
 def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:

@@ -67,6 +67,7 @@ class WantedExecutors:
     # the figure that the model goes by: as measured, what it is to be at most, and as predicted
     # with 1, 2, … executors. Decisions are judged by it, if it is given
     measured: float | None = None
+    latest: float | None = None  # as measured in the last epoch, which a period's hides
     target: float = 0.0
     curve: tuple[float, ...] = ()
 
@@ -365,7 +366,7 @@ class Latency:
             numbers["backlog_rows"] = situation.backlog_rows
         if situation.latency.rows:
             numbers["measured_s"] = self.measured_s(situation.latency)
-        ratio = self._quantile_ratio(situation)
+        ratio, latest = self._quantile_ratio(situation), situation.latest_latency
         # Where epochs follow each other at once, rows take one and a half of them in the mean.
         waiting = waiting_to_come(situation, self.target_s / 1.5)
         sooner = catching_up(situation, self._soon_s(situation, waiting), waiting)
@@ -377,6 +378,7 @@ class Latency:
         numbers["corrected_by"] = situation.learned.ratio_at(have)
         figure: dict[str, Any] = {
             "measured": numbers.get("measured_s"),
+            "latest": None if not latest.rows else self.measured_s(latest),
             "target": self.target_s,
             "curve": tuple(curve.tolist()),
         }

@@ -70,6 +70,8 @@ class Learned:
     ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
     # load of the busiest lane over the least that it could have
     unevenness: Mapping[int, float] = field(default_factory=dict)
+    # measured over predicted latency besides, while the stream does not come to rest
+    error: float = 1.0
 
     def fixed_at(self, executors: int, now_s: float) -> float:
         """Return the seconds of an epoch spent on no key group, with `executors` executors.
@@ -112,7 +114,7 @@ class Learned:
 
         1 if never measured.
         """
-        return self.ratio[nearest(self.ratio, executors)] if self.ratio else 1.0
+        return self.error * (self.ratio[nearest(self.ratio, executors)] if self.ratio else 1.0)
 
 
 def nearest(known: Mapping[int, float], executors: int) -> int:
@@ -166,6 +168,7 @@ class ScalingSituation:
     # measured latency of rows, of the period and of the last few
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    latest_latency: LatencyHistogram = field(default_factory=LatencyHistogram)  # of the last epoch
     cores: float = 1.0  # lanes of one executor, however fast: the mean over those that stay
     trigger_s: float = 0.0  # least time between the beginnings of epochs with input
     # time of an epoch to which its rows are limited where the stream is overloaded

@@ -149,6 +149,7 @@ class PeriodStatistics:
     # latency of the rows that were delivered, in the period, and in the last few of them
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    latest_latency: LatencyHistogram = field(default_factory=LatencyHistogram)  # of the last epoch
     # time that the busiest lanes of all epochs were busy with key groups, stage after stage
     busiest_s: float = 0.0
     key_work: Mapping[str, OperatorWork] = field(default_factory=dict)  # operator → by key
@@ -262,6 +263,7 @@ class Statistics:
         self._state_bytes: dict[str, FloatArray] = {}
         self.arrivals = ArrivalCurve(usual_rates)
         self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
+        self._latest = LatencyHistogram()  # of the rows that were delivered last
         self._windows: dict[str, LoadWindow] = {}
         self.speeds: Mapping[str, float] = {}
         """Executor → speed as last estimated; left out: 1."""
@@ -388,6 +390,8 @@ class Statistics:
         `spent_s`: phase or sink → seconds, until the next epoch could begin.
         """
         self._latency = LatencyHistogram.merged((self._latency, latency))
+        if latency.rows:
+            self._latest = latency
         if self._undelivered is None:
             return
         (executors, rows, busiest_s), self._undelivered = self._undelivered, None
@@ -473,6 +477,7 @@ class Statistics:
             backlog_rows=so_far.backlog_rows,
             latency=self._latency,
             recent_latency=LatencyHistogram.merged(self._recent),
+            latest_latency=self._latest,
             components={
                 name: ComponentStatistics(
                     by_assignment=tuple(tally.by_assignment),

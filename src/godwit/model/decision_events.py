@@ -384,6 +384,37 @@ class DecisionJudged(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCorrected(Decision):
+    """The scaling model is corrected, or is no longer, since it calls too few executors sufficient.
+
+    Attributes
+    ----------
+    factor
+        Factor on the figures that the model predicts from now on; 1: it is no longer corrected.
+    executors
+        Number of executors that it is wrong about.
+    measured, predicted, target
+        The figure that the model controls, such as a latency in seconds: as measured in the last
+        period, as predicted without the correction, and as the user wants it; ``None``: unknown.
+    """
+
+    factor: float
+    executors: int
+    measured: float | None
+    predicted: float | None
+    target: float
+
+    def _one_line_text(self) -> str:
+        if self.factor <= 1 or self.measured is None or self.predicted is None:
+            return f"the scaling model is right again about {self.executors} executors"
+        return (
+            f"the scaling model is corrected by {self.factor:.2f}: {self.executors} executors "
+            f"brought {self.measured:.3g} where {self.predicted:.3g} was predicted, and the "
+            f"target is {self.target:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastJudged(Decision):
     """The controller starts or stops using forecasts of the arrival rate.
 
