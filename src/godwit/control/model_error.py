@@ -1,15 +1,15 @@
 """Correction of a scaling model that calls executors sufficient while the target is missed.
 
-Problem: a model is corrected at rest (`godwit.control.latency_model`).  A stream that never comes to
-rest, such as one whose key groups shift all the time, is slower than the model says for as long as
-that lasts; the model calls its executors sufficient, so none is requested.
+Problem: a model is corrected at rest (`godwit.control.latency_model`).  A stream that never comes
+to rest, such as one whose key groups shift all the time, is slower than the model says for as long
+as that lasts; the model calls its executors sufficient, so none is requested.
 
-The rule: the model is wrong where, in two periods in a row, the measured figure is above nine tenths
-of the target and a tenth above a prediction that meets it.  Its figures are then multiplied by the
-last error, measured over predicted.  Each later period updates the factor by half; below 1.05 it
-ends.  A period counts if it can be compared with the one before: the same executors, all of them
-present, and about the same rate, without a backlog or a figure that falls, as both do while a step is
-worked off.  Where the rate changes by a quarter, half of the factor's excess stays.
+The rule: the model is wrong where, in two periods in a row, the measured figure is above nine
+tenths of the target and a tenth above a prediction that meets it.  Its figures are then multiplied
+by the last error, measured over predicted.  Each later period updates the factor by half; below
+1.05 it ends.  A period counts if it can be compared with the one before: the same executors, all of
+them present, and about the same rate, without a backlog or a figure that falls, as both do while a
+step is worked off.  Where the rate changes by a quarter, half of the factor's excess stays.
 """
 
 from __future__ import annotations
