@@ -614,6 +614,30 @@ def test_executors_asked_for_to_work_a_backlog_off_go_back_once_it_is() -> None:
     assert again.kind == "stay"
 
 
+@pytest.mark.parametrize(("latest", "kind"), [(2.1, "stay"), (1.9, "in")])
+def test_a_backlog_is_worked_off_when_the_last_epoch_meets_the_target(
+    latest: float, kind: str
+) -> None:
+    """The period's mean still has the rows that waited."""
+    worked_off = replace(wanting(6, 8), aim=7, sufficient=6, target=2.0, measured=3.5)
+    step = after_a_loan().step(
+        replace(worked_off, latest=latest),
+        situation(executors=9, now_s=NOW_S + 5),
+        PoolView(),
+        paced=True,
+    )
+    assert step.kind == kind
+
+
+def test_what_several_periods_have_shown_does_not_wait_for_noise_to_pass() -> None:
+    pace = Pace(cool_down_s=0.0)
+    pace.record_decision("out", NOW_S - 60, arrival_per_s=4000.0)
+    wanted = replace(wanting(5), target=2.0, measured=1.9)
+    assert pace.step(wanted, situation(), PoolView(), paced=True).kind == "stay"
+    step = pace.step(wanted, situation(), PoolView(), paced=True, shown=True)
+    assert step == ScalingStep(kind="out", executors=5)
+
+
 @pytest.mark.parametrize(("arrival_per_s", "left"), [(4000.0, 6), (3400.0, 6), (2000.0, 4)])
 def test_a_loan_is_repaid_down_to_what_sufficed_for_such_a_rate(
     arrival_per_s: float, left: int

@@ -83,6 +83,17 @@ def test_a_rate_that_rises_steadily_is_met_by_executors_for_the_rate_to_come() -
     assert any("that are to come" in reason for reason in reasons)
 
 
+def test_a_model_that_is_wrong_while_key_groups_shift_all_the_time_is_corrected() -> None:
+    """Ten executors stayed where eleven are needed, and nothing said why."""
+    shifts = Match(pattern=PATTERNS["sources"], query=QUERIES["q1"], autoscaler="godwit", seed=33)
+    _, history = shifts.play_with(AUTOSCALERS["godwit"].make(shifts.target_s), 1.0)
+    began, *_ = history.of_kind(events.ModelCorrected)
+    assert (began.executors, began.factor > 1.1) == (10, True)
+    more = [(e.before, e.wanted) for e in history.of_kind(events.ScaledOut) if e.before == 10]
+    assert more == [(10, 11)]
+    assert history.between(140.0, 160.0).delays().mean_s < shifts.target_s
+
+
 def test_equal_matches_give_equal_figures() -> None:
     again, _ = match("ds2").play()
     assert again == played("ds2")[0]
