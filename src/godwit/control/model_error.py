@@ -33,8 +33,10 @@ _IN_A_ROW = 2
 """Periods in a row that show that the model is wrong."""
 _SAME_RATE = 1.25
 """Factor by which the rates of periods may differ that are compared."""
-_FALLS = 0.9
+_FALLS = 0.95
 """Part of the figure of the period before under which it falls."""
+_BEHIND = 0.25
+"""Part of an epoch's rows from which a backlog says that something is worked off."""
 _NEW = 0.5
 """Weight of a new error beside those before."""
 _NONE = 1.05
@@ -66,7 +68,9 @@ class ModelError:
             self._correct(1 + (self.factor - 1) * _NEW, situation, wanted)
             before = None
         predicted = wanted.expects(situation.executors)
-        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
+        behind = (situation.backlog_rows or 0) > (
+            _BEHIND * situation.arrival_per_s * situation.epoch_s
+        )
         comparable = (
             before is not None
             and self._before is not None
@@ -105,7 +109,7 @@ class ModelError:
             )
 
     def corrected(self, situation: ScalingSituation) -> ScalingSituation:
-        """Return the situation with what was learned, and the present factor besides."""
+        """Return the situation with the measurements so far and the present factor."""
         return replace(situation, learned=replace(situation.learned, error=self.factor))
 
 

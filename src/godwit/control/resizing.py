@@ -865,7 +865,7 @@ def _busiest_lane(plan: Planned, places: IntArray) -> float:
 
 
 def with_reserve(wanted: WantedExecutors) -> WantedExecutors:
-    """Return a model's answer that calls too few whoever does not suffice with a little reserve."""
+    """Return a model's answer, raised to the executors that suffice with a little more load."""
     fewest = max(wanted.executors, wanted.sufficient or 0)
     return replace(wanted, executors=fewest, comfortable=max(wanted.comfortable, fewest))
 
