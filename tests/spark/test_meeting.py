@@ -161,7 +161,7 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("godwit.control.spreading._MIN_WORK", 1)  # hot, however few rows there are
-    monkeypatch.setattr("godwit.control.spreading._WORTH", 0.99)
+    monkeypatch.setattr("godwit.control.spreading._MAX_WORK_RATIO", 0.99)
     hot = gw.control.Spreading(epochs=1, confirm=1, spread_above=0.2, gather_below=0.01)
     rng = np.random.default_rng(11)
     left = Inbox(spark=spark, directory=tmp_path / "l", columns="k string, ts timestamp, v long")

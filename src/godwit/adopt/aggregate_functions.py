@@ -47,15 +47,15 @@ def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
     if kind not in _OF_ANY_TEXT and any(map(catalyst.is_collated, children_of(function))):
         raise refused(kind, "it compares text that has a collation")
     if expression.isDistinct():
-        return _distinct(catalyst, function, kind, condition)
+        return _distinct_call(catalyst, function, kind, condition)
     if kind == "Count":
-        return _count(catalyst, function, condition)
+        return _count_call(catalyst, function, condition)
     if kind in _SKIPPING_NULLS:
         argument = children_of(function)[0]
-        make = _skipping_nulls(function, kind, argument)
+        new_aggregate = _skipping_nulls(function, kind, argument)
         if condition is not None:
             argument = catalyst.when(condition, argument)
-        return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
+        return AggregateCall(arguments=(argument,), make=lambda names: new_aggregate(names[0]))
     if kind in _OTHERS:
         call = _OTHERS[kind](function)
         if condition is None:
@@ -92,10 +92,10 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
     if kind in {"CollectList", "CollectSet", "CollectUnion"} and not _ignores_nulls(function):
         raise refused(kind, "it collects nulls too (RESPECT NULLS)")
     if kind in {"Average", "Sum"} and kind_of(argument.dataType()) == "DayTimeIntervalType":
-        of_sum: Overflow = "null" if _overflow(function) == "null" else "error"
+        of_sum: Overflow = "null" if _sum_overflow(function) == "null" else "error"
         return lambda name: IntervalSum(column=name, overflow=of_sum, is_mean=kind == "Average")
     if kind == "Sum":
-        overflow = _overflow(function)
+        overflow = _sum_overflow(function)
         return lambda name: gw.sum_as(name, overflow)
     if kind == "CollectUnion":
         return lambda name: EncodedAggregate(
@@ -121,13 +121,13 @@ def _ignores_nulls(function: Any) -> bool:
     return not has_method(function, "ignoreNulls") or bool(function.ignoreNulls())
 
 
-def _overflow(function: Any) -> Overflow:
+def _sum_overflow(function: Any) -> Overflow:
     """Return what a sum does that does not fit its type."""
     holder = function.evalContext() if has_method(function, "evalContext") else function
     return _OVERFLOWS[str(holder.evalMode().toString())]
 
 
-def _count(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:
+def _count_call(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:
     """Return the call for ``count``: of rows in which no argument is null."""
     tests = [catalyst.is_not_null(a) for a in children_of(function) if a.nullable()]
     if condition is not None:
@@ -138,13 +138,13 @@ def _count(catalyst: Catalyst, function: Any, condition: Any) -> AggregateCall:
     return AggregateCall(arguments=(counted,), make=lambda names: gw.count(names[0]))
 
 
-def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> AggregateCall:
+def _distinct_call(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> AggregateCall:
     """Return the call for an aggregate of distinct values."""
     arguments = children_of(function)
     if kind in {"Min", "Max"}:
-        make = _skipping_nulls(function, kind, arguments[0])
+        new_aggregate = _skipping_nulls(function, kind, arguments[0])
     elif kind == "Count":
-        make = gw.count_distinct
+        new_aggregate = gw.count_distinct
     else:
         raise refused(kind, f"{function.prettyName()}(DISTINCT ...) is computed of all rows only")
     argument = arguments[0]
@@ -153,10 +153,10 @@ def _distinct(catalyst: Catalyst, function: Any, kind: str, condition: Any) -> A
         struct = catalyst.struct((f"f{n}", part) for n, part in enumerate(arguments))
         argument = catalyst.when(catalyst.all_of(tests), struct)
     if kind == "Count" and is_nested(argument):
-        make = _distinct_nested
+        new_aggregate = _distinct_nested
     if condition is not None:
         argument = catalyst.when(condition, argument)
-    return AggregateCall(arguments=(argument,), make=lambda names: make(names[0]))
+    return AggregateCall(arguments=(argument,), make=lambda names: new_aggregate(names[0]))
 
 
 def _distinct_nested(name: str) -> Aggregate:
@@ -164,24 +164,24 @@ def _distinct_nested(name: str) -> Aggregate:
     return EncodedAggregate(aggregate=gw.count_distinct("c0"), sources=((name, "identity"),))
 
 
-def _position(name: str) -> Callable[[Any], AggregateCall]:
+def _first_or_last_maker(name: str) -> Callable[[Any], AggregateCall]:
     """Return the maker of calls for ``first`` or ``last``."""
-    make: Callable[..., Aggregate] = getattr(gw, name)
+    new_aggregate: Callable[..., Aggregate] = getattr(gw, name)
 
     def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of one row."""
         ignore = bool(function.ignoreNulls())
         value = children_of(function)[0]
         if is_nested(value):
-            return _encoded((value, "value"), make=make("c0", ignore_nulls=ignore))
+            return _call_of_encoded((value, "value"), make=new_aggregate("c0", ignore_nulls=ignore))
         return AggregateCall(
-            arguments=(value,), make=lambda names: make(names[0], ignore_nulls=ignore)
+            arguments=(value,), make=lambda names: new_aggregate(names[0], ignore_nulls=ignore)
         )
 
     return call
 
 
-def _encoded(*sources: tuple[Any, How], make: Aggregate) -> AggregateCall:
+def _call_of_encoded(*sources: tuple[Any, How], make: Aggregate) -> AggregateCall:
     """Return the call of an aggregate of expressions that may be nested."""
     hows = [how for _, how in sources]
     return AggregateCall(
@@ -200,7 +200,7 @@ def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
         value, by = children_of(function)[:2]
         if is_nested(value) or is_nested(by):
             make = gw.latest_by("c0", "c1", largest=largest)
-            return _encoded((value, "value"), (by, "order"), make=make)
+            return _call_of_encoded((value, "value"), (by, "order"), make=make)
         return AggregateCall(
             arguments=(value, by),
             make=lambda names: gw.latest_by(names[0], names[1], largest=largest),
@@ -209,7 +209,7 @@ def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
     return call
 
 
-def _numeric(name: str) -> Callable[[Any], AggregateCall]:
+def _numeric_maker(name: str) -> Callable[[Any], AggregateCall]:
     """Return the maker of calls for an aggregate of numbers."""
 
     def call(function: Any) -> AggregateCall:
@@ -224,10 +224,10 @@ def _numeric(name: str) -> Callable[[Any], AggregateCall]:
 
 def _joined_text(function: Any) -> AggregateCall:
     """Return the call for ``listagg``."""
-    text, delimiter = function.child(), _constant(function.delimiter(), "ListAgg")
+    text, delimiter = function.child(), _constant_argument(function.delimiter(), "ListAgg")
     is_text = kind_of(text.dataType()) == "StringType"
     empty: str | bytes = "" if is_text else b""
-    given = empty if delimiter is None else str(delimiter) if is_text else bytes(delimiter)
+    separator = empty if delimiter is None else str(delimiter) if is_text else bytes(delimiter)
     orders = to_list(function.orderExpressions())
     kinds = [
         (
@@ -240,33 +240,33 @@ def _joined_text(function: Any) -> AggregateCall:
         arguments=(text, *(order.child() for order in orders)),
         make=lambda names: JoinedText(
             text=names[0],
-            delimiter=given,
+            delimiter=separator,
             orders=tuple((name, *kind) for name, kind in zip(names[1:], kinds, strict=True)),
         ),
     )
 
 
-def _constant(expression: Any, kind: str) -> Any:
+def _constant_argument(expression: Any, kind: str) -> Any:
     """Return the value of a constant argument, as Python has it."""
     if not expression.foldable():
         raise refused(kind, "an argument is not a constant")
     return expression.eval(None)
 
 
-def _shares(expression: Any, kind: str) -> tuple[tuple[float, ...], bool]:
+def _percentages(expression: Any, kind: str) -> tuple[tuple[float, ...], bool]:
     """Return percentages, and whether they are an array."""
-    value = _constant(expression, kind)
+    value = _constant_argument(expression, kind)
     if hasattr(value, "numElements"):
         numbers = value.toSeq(expression.dataType().elementType())
         return tuple(float(str(number)) for number in to_list(numbers)), True
     return (float(str(value)),), False
 
 
-def _percentile(function: Any) -> AggregateCall:
+def _percentile_call(function: Any) -> AggregateCall:
     """Return the call for ``percentile``, ``percentile_disc`` or ``median``."""
     kind = kind_of(function)
     column, percentage = children_of(function)[:2]
-    shares, listed = _shares(percentage, kind)
+    shares, listed = _percentages(percentage, kind)
     arguments = [column]
     frequency = function.frequencyExpression()
     if not frequency.foldable() or int(frequency.eval(None)) != 1:
@@ -288,14 +288,14 @@ def _percentile(function: Any) -> AggregateCall:
 def _approximate_percentile(function: Any) -> AggregateCall:
     """Return the call for ``percentile_approx``, which is exact here."""
     column, percentage = children_of(function)[:2]
-    shares, listed = _shares(percentage, "ApproximatePercentile")
+    shares, listed = _percentages(percentage, "ApproximatePercentile")
     return AggregateCall(
         arguments=(column,),
         make=lambda names: gw.from_counts("rank", names[0], percentages=shares, listed=listed),
     )
 
 
-def _mode(function: Any) -> AggregateCall:
+def _mode_call(function: Any) -> AggregateCall:
     """Return the call for ``mode``; of equal counts the smallest value, or the largest."""
     column = children_of(function)[0]
     smallest = option(function.reverseOpt())
@@ -349,33 +349,33 @@ _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
 }
 """Functions of one argument that skip nulls, and the aggregate of a column."""
 _OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
-    "First": _position("first"),
-    "Last": _position("last"),
+    "First": _first_or_last_maker("first"),
+    "Last": _first_or_last_maker("last"),
     "MaxBy": _extreme_by(largest=True),
     "MinBy": _extreme_by(largest=False),
-    "Percentile": _percentile,
-    "PercentileDisc": _percentile,
+    "Percentile": _percentile_call,
+    "PercentileDisc": _percentile_call,
     "ApproximatePercentile": _approximate_percentile,
-    "Mode": _mode,
+    "Mode": _mode_call,
     "HyperLogLogPlusPlus": _approx_distinct,
     "ListAgg": _joined_text,
-    "BitAndAgg": _numeric("bit_and"),
-    "BitOrAgg": _numeric("bit_or"),
-    "BitXorAgg": _numeric("bit_xor"),
-    "Product": _numeric("product"),
-    "BitmapAndAgg": _numeric("bitmap_and"),
-    "BitmapConstructAgg": _numeric("bitmap"),
-    "BitmapOrAgg": _numeric("bitmap_or"),
-    "Skewness": _numeric("skewness"),
-    "Kurtosis": _numeric("kurtosis"),
-    "RegrReplacement": _numeric("regr_s"),
-    "CovPopulation": _numeric("covar_pop"),
-    "CovSample": _numeric("covar_samp"),
-    "Corr": _numeric("corr"),
-    "RegrSXY": _numeric("regr_sxy"),
-    "RegrR2": _numeric("regr_r2"),
-    "RegrSlope": _numeric("regr_slope"),
-    "RegrIntercept": _numeric("regr_intercept"),
+    "BitAndAgg": _numeric_maker("bit_and"),
+    "BitOrAgg": _numeric_maker("bit_or"),
+    "BitXorAgg": _numeric_maker("bit_xor"),
+    "Product": _numeric_maker("product"),
+    "BitmapAndAgg": _numeric_maker("bitmap_and"),
+    "BitmapConstructAgg": _numeric_maker("bitmap"),
+    "BitmapOrAgg": _numeric_maker("bitmap_or"),
+    "Skewness": _numeric_maker("skewness"),
+    "Kurtosis": _numeric_maker("kurtosis"),
+    "RegrReplacement": _numeric_maker("regr_s"),
+    "CovPopulation": _numeric_maker("covar_pop"),
+    "CovSample": _numeric_maker("covar_samp"),
+    "Corr": _numeric_maker("corr"),
+    "RegrSXY": _numeric_maker("regr_sxy"),
+    "RegrR2": _numeric_maker("regr_r2"),
+    "RegrSlope": _numeric_maker("regr_slope"),
+    "RegrIntercept": _numeric_maker("regr_intercept"),
 }
 _SKETCH: Final = "its result has the bytes of a sketch library of the JVM's"
 REFUSED: Final[dict[str, str]] = {

@@ -57,7 +57,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
         child = node.child()
     keys = GroupKeys(translation, node, grouping)
     functions = _functions_in(results)
-    calls = [(function, _call(translation, node, function)) for function in functions]
+    calls = [(function, _aggregate_call(translation, node, function)) for function in functions]
     if below[0] is None:
         child = _with_panes(translation, keys, functions, calls, child)
     aggregates: dict[str, Aggregate] = {}
@@ -88,10 +88,12 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
     columns = [*keys.columns, *arguments]
     stream, schema = translation.inputs(columns, child, below[0], timed=timed)
     name = translation.unique("aggregate")
-    make = partial(_grouped, name, keys, aggregates, mode=translation.mode, timed=timed)
+    new_operator = partial(
+        _grouped_operator, name, keys, aggregates, mode=translation.mode, timed=timed
+    )
     action = f"aggregate {', '.join(str(f.sql()) for f in functions) or 'distinct rows'}"
     operator = CustomNode(
-        name=name, upstream=stream.node, keys=keys.names, make=make, action=action
+        name=name, upstream=stream.node, keys=keys.names, make=new_operator, action=action
     )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
     translation.states.append(
@@ -160,7 +162,7 @@ def _with_panes(
     return before
 
 
-def _call(translation: Translator, node: Any, function: Any) -> AggregateCall:
+def _aggregate_call(translation: Translator, node: Any, function: Any) -> AggregateCall:
     """Return the aggregate for one of Spark's; errors name its place."""
     try:
         return call_of(translation.catalyst, function)
@@ -197,7 +199,7 @@ def _check_types(
             )
 
 
-def _grouped(
+def _grouped_operator(
     name: str,
     group: GroupKeys,
     aggregates: dict[str, Aggregate],

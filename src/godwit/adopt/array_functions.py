@@ -27,7 +27,7 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-def opened(lists: pa.Array) -> tuple[Integers, pa.Array]:
+def rows_and_elements(lists: pa.Array) -> tuple[Integers, pa.Array]:
     """Return the row of each element of arrays or maps, and the elements; null rows have none."""
     if pa.types.is_map(lists.type):
         lists = lists.cast(pa.list_(pa.struct([lists.type.key_field, lists.type.item_field])))
@@ -35,7 +35,9 @@ def opened(lists: pa.Array) -> tuple[Integers, pa.Array]:
     return np.repeat(np.arange(len(lists)), sizes), lists.flatten()
 
 
-def listed(rows: Integers, elements: pa.Array, like: pa.Array, dtype: pa.DataType) -> pa.Array:
+def lists_of_rows(
+    rows: Integers, elements: pa.Array, like: pa.Array, dtype: pa.DataType
+) -> pa.Array:
     """Return arrays of elements, which are in order of rows; null where `like` is null."""
     starts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(like))))
     mask = mask_of(like)
@@ -61,44 +63,44 @@ def codes_of(*columns: pa.Array) -> list[Integers]:
     ]
 
 
-def _sort(call: FunctionSpec, lists: pa.Array) -> pa.Array:
+def _sort_ascending_or_descending(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return sorted arrays: ascending with nulls first, or descending with nulls last."""
-    rows, elements = opened(lists)
+    rows, elements = rows_and_elements(lists)
     (codes,) = codes_of(elements)
     ranks = codes + 1 if call.options[0] else codes.max(initial=0) - codes
     order = order_by(rows, ranks)
-    return listed(rows, elements.take(pa.array(order)), lists, call.dtype)
+    return lists_of_rows(rows, elements.take(pa.array(order)), lists, call.dtype)
 
 
 def _sort_nulls_last(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return arrays sorted ascending, with nulls last."""
-    rows, elements = opened(lists)
+    rows, elements = rows_and_elements(lists)
     (codes,) = codes_of(elements)
     order = order_by(rows, np.where(codes < 0, codes.max(initial=0) + 1, codes))
-    return listed(rows, elements.take(pa.array(order)), lists, call.dtype)
+    return lists_of_rows(rows, elements.take(pa.array(order)), lists, call.dtype)
 
 
 def _flatten(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return the elements of arrays in arrays; null where one of these is null."""
-    rows, inner = opened(lists)
-    within, elements = opened(inner)
+    rows, inner = rows_and_elements(lists)
+    within, elements = rows_and_elements(inner)
     missing = np.bincount(rows[~values_of(inner.is_valid())], minlength=len(lists)) > 0
     rows = rows[within]
     stays = np.flatnonzero(~missing[rows])
     like = pc.if_else(pa.array(missing), None, lists.is_valid())
     like = pc.if_else(lists.is_valid(), like, None)
-    return listed(rows[stays], elements.take(pa.array(stays)), like, call.dtype)
+    return lists_of_rows(rows[stays], elements.take(pa.array(stays)), like, call.dtype)
 
 
-def _extreme(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:
+def _array_min_or_max(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:
     """Return ``array_max`` or ``array_min``, which skip nulls."""
 
     def evaluate(_call: FunctionSpec, lists: pa.Array) -> pa.Array:
-        rows, elements = opened(lists)
+        rows, elements = rows_and_elements(lists)
         (codes,) = codes_of(elements)
-        some = np.flatnonzero(codes >= 0)
-        ranks = codes[some] if not largest else codes.max(initial=0) - codes[some]
-        order = some[order_by(rows[some], ranks)]
+        not_null = np.flatnonzero(codes >= 0)
+        ranks = codes[not_null] if not largest else codes.max(initial=0) - codes[not_null]
+        order = not_null[order_by(rows[not_null], ranks)]
         first = np.full(len(lists), -1)
         first[rows[order][::-1]] = order[::-1]
         return elements.take(pa.array(first, mask=first < 0))
@@ -108,7 +110,7 @@ def _extreme(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:
 
 def _distinct(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return arrays without elements that an earlier one is equal to."""
-    rows, elements = opened(lists)
+    rows, elements = rows_and_elements(lists)
     return _first_of_each(call, lists, rows, elements, codes_of(elements)[0])
 
 
@@ -118,32 +120,32 @@ def _first_of_each(
     """Return arrays of the first element of each code."""
     order = order_by(rows, codes + 1)
     first = np.sort(order[starts_run(rows[order], codes[order])]) if len(order) else order
-    return listed(rows[first], elements.take(pa.array(first)), like, call.dtype)
+    return lists_of_rows(rows[first], elements.take(pa.array(first)), like, call.dtype)
 
 
 def _contains(_call: FunctionSpec, lists: pa.Array, values: pa.Array) -> pa.Array:
     """Return whether a value is an element; null if it is not, and an element is null."""
-    rows, elements = opened(lists)
-    own, wanted = codes_of(elements, values.cast(elements.type))
+    rows, elements = rows_and_elements(lists)
+    element_codes, wanted_codes = codes_of(elements, values.cast(elements.type))
     count = len(lists)
-    equal = np.bincount(rows[own == wanted[rows]], minlength=count) > 0
-    unknown = (np.bincount(rows[own < 0], minlength=count) > 0) & ~equal
+    equal = np.bincount(rows[element_codes == wanted_codes[rows]], minlength=count) > 0
+    unknown = (np.bincount(rows[element_codes < 0], minlength=count) > 0) & ~equal
     result = pa.array(equal, mask=unknown)
     return pc.if_else(values.is_valid(), result, pa.scalar(None, pa.bool_()))
 
 
 def _position(_call: FunctionSpec, lists: pa.Array, values: pa.Array) -> pa.Array:
     """Return the position of the first element that is equal to a value, from 1; else 0."""
-    rows, elements = opened(lists)
-    own, wanted = codes_of(elements, values.cast(elements.type))
-    within = _numbers(rows)
-    which = np.flatnonzero(own == wanted[rows])[::-1]
+    rows, elements = rows_and_elements(lists)
+    own_codes, wanted = codes_of(elements, values.cast(elements.type))
+    position_in_row = _positions_in_row(rows)
+    matches = np.flatnonzero(own_codes == wanted[rows])[::-1]
     result = np.zeros(len(lists), np.int64)
-    result[rows[which]] = within[which] + 1
+    result[rows[matches]] = position_in_row[matches] + 1
     return pc.if_else(values.is_valid(), pa.array(result), pa.scalar(None, pa.int64()))
 
 
-def _numbers(rows: Integers) -> Integers:
+def _positions_in_row(rows: Integers) -> Integers:
     """Return the number of each element in its row, from 0."""
     starts = np.flatnonzero(starts_run(rows)) if len(rows) else rows
     sizes = np.diff(starts, append=len(rows))
@@ -152,44 +154,50 @@ def _numbers(rows: Integers) -> Integers:
 
 def _remove(call: FunctionSpec, lists: pa.Array, values: pa.Array) -> pa.Array:
     """Return arrays without the elements that are equal to a value."""
-    rows, elements = opened(lists)
-    own, wanted = codes_of(elements, values.cast(elements.type))
-    stays = np.flatnonzero(own != wanted[rows])
-    return listed(rows[stays], elements.take(pa.array(stays)), values, call.dtype)
+    rows, elements = rows_and_elements(lists)
+    element_codes, wanted_codes = codes_of(elements, values.cast(elements.type))
+    stays = np.flatnonzero(element_codes != wanted_codes[rows])
+    return lists_of_rows(rows[stays], elements.take(pa.array(stays)), values, call.dtype)
 
 
 def _union(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return the distinct elements of two arrays."""
-    (rows, elements), (others, more) = opened(left), opened(right)
+    (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
     order = order_by(np.concatenate([rows, others]))
     every = pa.concat_arrays([elements, more.cast(elements.type)]).take(pa.array(order))
     numbers = np.concatenate([rows, others])[order]
     return _first_of_each(call, right, numbers, every, codes_of(every)[0])
 
 
-def _among(included: bool) -> Callable[[FunctionSpec, pa.Array, pa.Array], pa.Array]:
+def _intersect_or_except(included: bool) -> Callable[[FunctionSpec, pa.Array, pa.Array], pa.Array]:
     """Return ``array_intersect``, or ``array_except``: by whether an element is in the second."""
 
     def evaluate(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
-        (rows, elements), (others, more) = opened(left), opened(right)
-        own, theirs = codes_of(elements, more.cast(elements.type))
-        width = max(int(own.max(initial=0)), int(theirs.max(initial=0))) + 2
-        both = np.isin(rows * width + own + 1, others * width + theirs + 1)
-        which = np.flatnonzero(both == included)
-        taken = elements.take(pa.array(which))
-        return _first_of_each(call, right, rows[which], taken, own[which])
+        (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
+        element_codes, theirs = codes_of(elements, more.cast(elements.type))
+        width = max(int(element_codes.max(initial=0)), int(theirs.max(initial=0))) + 2
+        both = np.isin(rows * width + element_codes + 1, others * width + theirs + 1)
+        chosen_positions = np.flatnonzero(both == included)
+        taken = elements.take(pa.array(chosen_positions))
+        return _first_of_each(
+            call, right, rows[chosen_positions], taken, element_codes[chosen_positions]
+        )
 
     return evaluate
 
 
 def _overlap(_call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return whether arrays share an element; null if they do not, and one of them has a null."""
-    (rows, elements), (others, more) = opened(left), opened(right)
-    own, theirs = codes_of(elements, more.cast(elements.type))
-    width, count = max(int(own.max(initial=0)), int(theirs.max(initial=0))) + 1, len(left)
-    shared = np.isin(rows * width + own, others[theirs >= 0] * width + theirs[theirs >= 0])
-    equal = np.bincount(rows[shared & (own >= 0)], minlength=count) > 0
-    unknown = np.bincount(np.append(rows[own < 0], others[theirs < 0]), minlength=count) > 0
+    (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
+    element_codes, theirs = codes_of(elements, more.cast(elements.type))
+    width, count = max(int(element_codes.max(initial=0)), int(theirs.max(initial=0))) + 1, len(left)
+    shared = np.isin(
+        rows * width + element_codes, others[theirs >= 0] * width + theirs[theirs >= 0]
+    )
+    equal = np.bincount(rows[shared & (element_codes >= 0)], minlength=count) > 0
+    unknown = (
+        np.bincount(np.append(rows[element_codes < 0], others[theirs < 0]), minlength=count) > 0
+    )
     for some in (rows, others):  # an empty array shares nothing
         unknown &= np.bincount(some, minlength=count) > 0
     result = pa.array(equal, mask=unknown & ~equal)
@@ -203,39 +211,41 @@ def _sequence(call: FunctionSpec, start: pa.Array, stop: pa.Array) -> pa.Array:
     sizes = abs(last - first) + 1
     sizes = sizes if mask is None else np.where(mask, sizes, 0)
     rows = np.repeat(np.arange(len(sizes)), sizes)
-    numbers = first[rows] + _numbers(rows) * np.where(last < first, -1, 1)[rows]
+    numbers = first[rows] + _positions_in_row(rows) * np.where(last < first, -1, 1)[rows]
     elements = pa.array(numbers).cast(call.dtype.value_type)
-    return listed(rows, elements, stop, call.dtype)
+    return lists_of_rows(rows, elements, stop, call.dtype)
 
 
 def _join(_call: FunctionSpec, lists: pa.Array, delimiter: pa.Array) -> pa.Array:
     """Return the texts of arrays, joined, without nulls."""
-    return _joined(lists, delimiter, None)
+    return _joined_texts(lists, delimiter, None)
 
 
 def _join_with_nulls(
     _call: FunctionSpec, lists: pa.Array, delimiter: pa.Array, null: pa.Array
 ) -> pa.Array:
     """Return the texts of arrays, joined, with a text for nulls."""
-    return _joined(lists, delimiter, null)
+    return _joined_texts(lists, delimiter, null)
 
 
-def _joined(lists: pa.Array, delimiter: pa.Array, null: pa.Array | None) -> pa.Array:
+def _joined_texts(lists: pa.Array, delimiter: pa.Array, null: pa.Array | None) -> pa.Array:
     """Return joined texts; null where the last column is."""
     last = delimiter if null is None else null
-    rows, elements = opened(lists)
-    which = np.arange(len(rows))
+    rows, elements = rows_and_elements(lists)
+    positions = np.arange(len(rows))
     if null is None:
-        which = np.flatnonzero(values_of(elements.is_valid()))
+        positions = np.flatnonzero(values_of(elements.is_valid()))
     else:
         elements = pc.coalesce(elements, null.take(pa.array(rows)))
-    texts = listed(rows[which], elements.take(pa.array(which)), last, pa.list_(pa.string()))
+    texts = lists_of_rows(
+        rows[positions], elements.take(pa.array(positions)), last, pa.list_(pa.string())
+    )
     return pc.binary_join(texts, delimiter)
 
 
 def _slice(call: FunctionSpec, lists: pa.Array, start: pa.Array, length: pa.Array) -> pa.Array:
     """Return parts of arrays, from a position that is counted from 1, or from the end."""
-    rows, elements = opened(lists)
+    rows, elements = rows_and_elements(lists)
     sizes = np.bincount(rows, minlength=len(lists))
     first, count = (values_of(column).astype(np.int64) for column in (start, length))
     valid = mask_of(length)
@@ -247,41 +257,45 @@ def _slice(call: FunctionSpec, lists: pa.Array, start: pa.Array, length: pa.Arra
         if fails.any():
             raise EvaluationError(int(np.argmax(fails)), reason, f"INVALID_PARAMETER_VALUE.{name}")
     first = np.where(first > 0, first - 1, sizes + first)
-    within = _numbers(rows)
-    stays = (within >= first[rows]) & (within < first[rows] + count[rows]) & (first[rows] >= 0)
-    which = np.flatnonzero(stays)
-    return listed(rows[which], elements.take(pa.array(which)), length, call.dtype)
+    position_in_row = _positions_in_row(rows)
+    is_in_slice = (
+        (position_in_row >= first[rows])
+        & (position_in_row < first[rows] + count[rows])
+        & (first[rows] >= 0)
+    )
+    selected = np.flatnonzero(is_in_slice)
+    return lists_of_rows(rows[selected], elements.take(pa.array(selected)), length, call.dtype)
 
 
 def _reverse(call: FunctionSpec, values: pa.Array) -> pa.Array:
     """Return arrays in reverse order, or text."""
     if not pa.types.is_list(values.type):
         return pc.utf8_reverse(values)
-    rows, elements = opened(values)
+    rows, elements = rows_and_elements(values)
     order = order_by(rows, (len(rows) - np.arange(len(rows))))
-    return listed(rows, elements.take(pa.array(order)), values, call.dtype)
+    return lists_of_rows(rows, elements.take(pa.array(order)), values, call.dtype)
 
 
 def _keys(call: FunctionSpec, maps: pa.Array) -> pa.Array:
     """Return the keys of maps."""
-    rows, entries = opened(maps)
-    return listed(rows, entries.flatten()[0], maps, call.dtype)
+    rows, entries = rows_and_elements(maps)
+    return lists_of_rows(rows, entries.flatten()[0], maps, call.dtype)
 
 
 def _values(call: FunctionSpec, maps: pa.Array) -> pa.Array:
     """Return the values of maps."""
-    rows, entries = opened(maps)
-    return listed(rows, entries.flatten()[1], maps, call.dtype)
+    rows, entries = rows_and_elements(maps)
+    return lists_of_rows(rows, entries.flatten()[1], maps, call.dtype)
 
 
 def value_of_key(call: FunctionSpec, maps: pa.Array, keys: pa.Array) -> pa.Array:
     """Return the value of a key; null if a map has none."""
-    rows, entries = opened(maps)
-    own, items = entries.flatten()
-    mine, wanted = codes_of(own, keys.cast(own.type))
-    which = np.flatnonzero(mine == wanted[rows])
+    rows, entries = rows_and_elements(maps)
+    own_keys, items = entries.flatten()
+    key_codes, wanted = codes_of(own_keys, keys.cast(own_keys.type))
+    matches = np.flatnonzero(key_codes == wanted[rows])
     position = np.full(len(maps), -1)
-    position[rows[which]] = which
+    position[rows[matches]] = matches
     result = items.take(pa.array(position, mask=position < 0))
     return pc.if_else(keys.is_valid(), result, pa.scalar(None, call.dtype))
 
@@ -289,7 +303,7 @@ def value_of_key(call: FunctionSpec, maps: pa.Array, keys: pa.Array) -> pa.Array
 def _size(_call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return the number of elements or entries."""
     if pa.types.is_map(lists.type):
-        rows, _ = opened(lists)
+        rows, _ = rows_and_elements(lists)
         sizes = np.bincount(rows, minlength=len(lists)).astype(np.int32)
         mask = mask_of(lists)
         return pa.array(sizes, mask=None if mask is None else ~mask)
@@ -299,13 +313,13 @@ def _size(_call: FunctionSpec, lists: pa.Array) -> pa.Array:
 ARRAYS: dict[str, Callable[..., Any]] = {
     "ArrayContains": _contains,
     "ArrayDistinct": _distinct,
-    "ArrayExcept": _among(included=False),
-    "ArrayIntersect": _among(included=True),
+    "ArrayExcept": _intersect_or_except(included=False),
+    "ArrayIntersect": _intersect_or_except(included=True),
     "ArrayJoin": lambda call, *columns: (_join if len(columns) == 2 else _join_with_nulls)(
         call, *columns
     ),
-    "ArrayMax": _extreme(largest=True),
-    "ArrayMin": _extreme(largest=False),
+    "ArrayMax": _array_min_or_max(largest=True),
+    "ArrayMin": _array_min_or_max(largest=False),
     "ArrayPosition": _position,
     "ArrayRemove": _remove,
     "ArraySort": _sort_nulls_last,
@@ -319,6 +333,6 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "Sequence": _sequence,
     "Size": _size,
     "Slice": _slice,
-    "SortArray": _sort,
+    "SortArray": _sort_ascending_or_descending,
 }
 """Spark's expression class → its function of columns; null where the last of these is null."""

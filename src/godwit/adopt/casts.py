@@ -97,11 +97,11 @@ def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
     if values.type.tz is None or zone in LOCAL_ZONES:
         return moments
     valid = mask_of(values)
-    known = (moments >= _FIRST_KNOWN) & (moments < _LAST_KNOWN)
-    near = column_of(np.where(known, moments, 0), None, pa.timestamp("us", zone))
+    is_known_year = (moments >= _FIRST_KNOWN) & (moments < _LAST_KNOWN)
+    near = column_of(np.where(is_known_year, moments, 0), None, pa.timestamp("us", zone))
     local = values_of(pc.local_timestamp(near)).copy()
     rules = zone_of(zone)
-    for row in np.flatnonzero(~known if valid is None else ~known & valid).tolist():
+    for row in np.flatnonzero(~is_known_year if valid is None else ~is_known_year & valid).tolist():
         # The rules of the present continue, and calendars repeat after 400 years.
         periods = max((int(moments[row]) - _LAST_KNOWN) // _PERIOD_US, 0)
         moment = max(int(moments[row]) - periods * _PERIOD_US, _FIRST_SHOWN)
@@ -166,7 +166,7 @@ def is_proven(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a cast is one of those that are computed as Spark computes them."""
     if source == target or pa.types.is_null(source):
         return True
-    pair = (_kind(source), _kind(target))
+    pair = (_kind_of_type(source), _kind_of_type(target))
     return pair in CASTS or pair in FROM_FLOATS
 
 
@@ -181,7 +181,7 @@ def cast(
         return values
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), dtype)
-    pair = (_kind(values.type), _kind(dtype))
+    pair = (_kind_of_type(values.type), _kind_of_type(dtype))
     if pair in FROM_FLOATS:
         return FROM_FLOATS[pair](values, dtype, overflow, shortest)
     if pair not in CASTS:
@@ -191,7 +191,7 @@ def cast(
     return CASTS[pair](values, dtype, overflow)
 
 
-def _kind(dtype: pa.DataType) -> str:
+def _kind_of_type(dtype: pa.DataType) -> str:
     """Return the kind of a type that decides how it is cast."""
     if pa.types.is_signed_integer(dtype):
         return "integer"
@@ -211,15 +211,15 @@ def _kind(dtype: pa.DataType) -> str:
     return str(dtype)
 
 
-def _bounds(dtype: pa.DataType) -> tuple[int, int]:
+def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
     """Return the smallest and the largest value of an integer type."""
     return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
 
 
-def _numbers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
+def _integers_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast integers to integers."""
     numbers, mask = values_of(values), mask_of(values)
-    low, high = _bounds(dtype)
+    low, high = _integer_bounds(dtype)
     if dtype.bit_width < values.type.bit_width and overflow != "wrap":
         wrong = (numbers < low) | (numbers > high)
         mask = without(mask, wrong, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
@@ -235,7 +235,7 @@ def _to_floats(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.
 def _floats_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast floats to integers, towards zero."""
     numbers, mask = values_of(values).astype(np.float64), mask_of(values)
-    low, high = _bounds(dtype)
+    low, high = _integer_bounds(dtype)
     if overflow == "wrap":
         size = np.dtype(np.int64 if dtype.bit_width == 64 else np.int32)
         return column_of(saturated(numbers, size), mask, dtype)
@@ -245,7 +245,7 @@ def _floats_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow
     return column_of(saturated(np.where(inside, numbers, 0), np.dtype(np.int64)), mask, dtype)
 
 
-def _to_truth(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
+def _numbers_to_booleans(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
     """Cast numbers to booleans."""
     return column_of(values_of(values) != 0, mask_of(values), dtype)
 
@@ -259,16 +259,18 @@ def _decimals_to_truth(values: pa.Array, dtype: pa.DataType, _overflow: Overflow
 def _to_decimals(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast integers and booleans to decimals."""
     step = 10**dtype.scale
-    return _fitting([int(v) * step for v in values_of(values).tolist()], values, dtype, overflow)
+    return _decimals_that_fit(
+        [int(v) * step for v in values_of(values).tolist()], values, dtype, overflow
+    )
 
 
 def _between_decimals(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast decimals to decimals, rounded half away from zero."""
     drop = values.type.scale - dtype.scale
-    return _fitting([rounded(v, drop) for v in unscaled(values)], values, dtype, overflow)
+    return _decimals_that_fit([rounded(v, drop) for v in unscaled(values)], values, dtype, overflow)
 
 
-def _fitting(
+def _decimals_that_fit(
     integers: list[int], values: pa.Array, dtype: pa.DataType, overflow: Overflow
 ) -> pa.Array:
     """Return decimals from their integers without a point, as far as they fit."""
@@ -284,7 +286,7 @@ def _decimals_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overfl
     """Cast decimals to integers, towards zero."""
     step = 10**values.type.scale
     whole = [abs(value) // step * (1 if value >= 0 else -1) for value in unscaled(values)]
-    low, high = _bounds(dtype)
+    low, high = _integer_bounds(dtype)
     mask = mask_of(values)
     if overflow != "wrap":
         wrong = np.array([not low <= value <= high for value in whole], np.bool_)
@@ -313,7 +315,7 @@ def _decimals_to_doubles(values: pa.Array, dtype: pa.DataType, _overflow: Overfl
 
 def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast text to integers; digits after a point count only without ANSI, and are dropped."""
-    low, high = _bounds(dtype)
+    low, high = _integer_bounds(dtype)
     numbers, wrong = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
     for row, text in enumerate(values.to_pylist()):
         if text is None:
@@ -439,7 +441,7 @@ def _floats_to_decimals(
     whole = [_LONG.scaleb(Decimal(text), dtype.scale) for text in texts]
     integers = [int(n.to_integral_value(ROUND_HALF_UP, _LONG)) for n in whole]
     known = values if finite.all() else pc.if_else(pa.array(finite), values, None)
-    return _fitting(integers, known, dtype, overflow)
+    return _decimals_that_fit(integers, known, dtype, overflow)
 
 
 FROM_FLOATS: dict[tuple[str, str], Callable[..., pa.Array]] = {
@@ -464,9 +466,9 @@ def _shown_interval(micros: int) -> str:
 
 
 CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
-    ("integer", "integer"): _numbers,
+    ("integer", "integer"): _integers_to_integers,
     ("integer", "double"): _to_floats,
-    ("integer", "boolean"): _to_truth,
+    ("integer", "boolean"): _numbers_to_booleans,
     ("integer", "decimal"): _to_decimals,
     ("integer", "string"): _to_text(lambda values, _: list(map(str, values_of(values).tolist()))),
     ("boolean", "integer"): lambda values, dtype, _: column_of(
@@ -479,7 +481,7 @@ CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {
     ),
     ("double", "double"): _to_floats,
     ("double", "integer"): _floats_to_integers,
-    ("double", "boolean"): _to_truth,
+    ("double", "boolean"): _numbers_to_booleans,
     ("decimal", "decimal"): _between_decimals,
     ("decimal", "integer"): _decimals_to_integers,
     ("decimal", "double"): _decimals_to_doubles,

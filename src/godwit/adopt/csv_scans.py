@@ -56,8 +56,8 @@ class SparkCsv(TextFormat):
     ) -> None:
         super().__init__(skips_bad=False)
         self._columns, self._separator, self._header = columns, separator, header
-        self._null, self._fails, self._zone = null_text, fails, zone
-        self._doubled = doubled
+        self._null, self._fails_on_malformed, self._zone = null_text, fails, zone
+        self._quotes_are_doubled = doubled
 
     def read(
         self,
@@ -69,7 +69,7 @@ class SparkCsv(TextFormat):
         del known  # columns are those of positions
         wanted = [self._columns.field(field.name) for field in fields]
         wanted = wanted or [self._columns.field(0).with_type(pa.string())]  # it has the rows
-        read = [*self._columns] if self._fails else wanted
+        read = [*self._columns] if self._fails_on_malformed else wanted
         has_header = self._header and part.start == 0
         for block in self._blocks(directory, part):
             text = _with_line_feeds(block)
@@ -78,26 +78,29 @@ class SparkCsv(TextFormat):
                 first = next((n for n, line in enumerate(lines) if _has_text(line)), None)
                 text = b"" if first is None else b"\n".join(lines[first + 1 :])
                 has_header = first is None
-            columns = self._texts(text, [field.name for field in read])
+            columns = self._column_texts(text, [field.name for field in read])
             values = {
-                field.name: self._values(texts, field)
+                field.name: self._column_values(texts, field)
                 for field, texts in zip(read, columns, strict=True)
             }
             arrays = [values[field.name] for field in wanted]
             yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in wanted])
 
-    def _values(self, texts: pa.Array, field: pa.Field) -> pa.Array:
+    def _column_values(self, texts: pa.Array, field: pa.Field) -> pa.Array:
         """Return the values of a column's texts."""
         texts = pc.if_else(pc.equal(texts, self._null), pa.scalar(None, pa.string()), texts)
         values = converter(field.type, self._zone)(texts)
-        if self._fails and values.null_count > texts.null_count:
+        if self._fails_on_malformed and values.null_count > texts.null_count:
             msg = f"the column {field.name!r} has a text that is not of type {field.type}"
             raise ValueError(msg)
         return values
 
-    def _texts(self, text: bytes, names: list[str]) -> list[pa.Array]:
+    def _column_texts(self, text: bytes, names: list[str]) -> list[pa.Array]:
         """Return the texts of some columns of lines."""
-        if _QUOTE.encode() not in text and (columns := self._plain(text, names)) is not None:
+        if (
+            _QUOTE.encode() not in text
+            and (columns := self._texts_without_quotes(text, names)) is not None
+        ):
             return columns
         places = [self._columns.get_field_index(name) for name in names]
         cells: list[list[str | None]] = [[] for _ in places]
@@ -105,15 +108,15 @@ class SparkCsv(TextFormat):
         for line in text.decode().split("\n"):
             if not line.strip(_BLANK):
                 continue
-            parts = self._cut(line)
-            if self._fails and len(parts) != count:
+            parts = self._cut_line(line)
+            if self._fails_on_malformed and len(parts) != count:
                 msg = f"a line has {len(parts)} values for {count} columns"
                 raise ValueError(msg)
             for cell, place in zip(cells, places, strict=True):
                 cell.append(parts[place] if place < len(parts) else None)
         return [texts_of(cell) for cell in cells]
 
-    def _plain(self, text: bytes, names: list[str]) -> list[pa.Array] | None:
+    def _texts_without_quotes(self, text: bytes, names: list[str]) -> list[pa.Array] | None:
         """Return the texts of lines without quotes; ``None`` if a line has another length."""
         if not text:
             return None
@@ -137,28 +140,32 @@ class SparkCsv(TextFormat):
             return None
         return [rows.column(name).combine_chunks() for name in names]
 
-    def _cut(self, line: str) -> list[str]:
+    def _cut_line(self, line: str) -> list[str]:
         """Return the values of a line."""
         parts, place = [], 0
         while True:
-            value, end = self._cell(line, place)
+            value, end = self._read_cell(line, place)
             parts.append(value)
             if end >= len(line):
                 return parts
             place = end + 1
 
-    def _cell(self, line: str, place: int) -> tuple[str, int]:
+    def _read_cell(self, line: str, place: int) -> tuple[str, int]:
         """Return the value at a place of a line, and the place of the separator after it."""
         after = line.find(self._separator, place)
         after = len(line) if after < 0 else after
         if not line.startswith(_QUOTE, place):
             return line[place:after], after
-        match = (_DOUBLED if self._doubled else _IN_QUOTES).match(line, place)
+        match = (_DOUBLED if self._quotes_are_doubled else _IN_QUOTES).match(line, place)
         if match is not None and line[match.end() : match.end() + 1] in {"", self._separator}:
             text = match[1]
-            value = text.replace(_QUOTE * 2, _QUOTE) if self._doubled else _ESCAPED.sub(r"\1", text)
+            value = (
+                text.replace(_QUOTE * 2, _QUOTE)
+                if self._quotes_are_doubled
+                else _ESCAPED.sub(r"\1", text)
+            )
             return value, match.end()
-        run = None if self._doubled else _RUN.match(line, place)
+        run = None if self._quotes_are_doubled else _RUN.match(line, place)
         if run is None:
             raise UnsureError(line[place:], "a value in quotes")
         after = line.find(self._separator, run.end())

@@ -46,30 +46,32 @@ class DeliveredResult(ForeachSink):
     ) -> None:
         super().__init__(fn)
         self._finish = finish
-        self._condition = getattr(fn, "condition", "FOREACH_BATCH_USER_FUNCTION_ERROR")
+        self._error_condition = getattr(fn, "condition", "FOREACH_BATCH_USER_FUNCTION_ERROR")
         self._storage = None if checkpoint is None else CheckpointStorage.open(checkpoint)
-        self._last: bytes | None = None  # the recorded batch; ``None`` if it is not read yet
+        self._recorded_batch: bytes | None = (
+            None  # the recorded batch; ``None`` if it is not read yet
+        )
 
     def deliver(self, output: EpochOutput) -> None:
         """Call the user's function with the rows of a batch, unless it returned for it before."""
         if self._storage is None:
-            self._call(output)
+            self._call_function(output)
             return
         point = json.dumps(asdict(output.point)).encode()
-        if self._last is None:
+        if self._recorded_batch is None:
             recorded = _LAST in self._storage.list("")
-            self._last = self._storage.read(_LAST).to_pybytes() if recorded else b""
-        if self._last != point:
-            self._call(output)
+            self._recorded_batch = self._storage.read(_LAST).to_pybytes() if recorded else b""
+        if self._recorded_batch != point:
+            self._call_function(output)
             self._storage.write_atomic(_LAST, point)
-            self._last = point
+            self._recorded_batch = point
 
-    def _call(self, output: EpochOutput) -> None:
+    def _call_function(self, output: EpochOutput) -> None:
         """Call the user's function; its error has the condition that Spark's has."""
         try:
             super().deliver(output)
         except UserFunctionError as error:
-            message = f"[{self._condition}] {error.message}"
+            message = f"[{self._error_condition}] {error.message}"
             raise UserFunctionError(
                 message, remedy=error.remedy, **error.context
             ) from error.__cause__
@@ -77,13 +79,13 @@ class DeliveredResult(ForeachSink):
     def open(self, context: SinkContext) -> None:
         """Remember how many batches Spark's query had before."""
         super().open(context)
-        self._before = context.batches_before
+        self._batches_before = context.batches_before
         if isinstance(self._fn, MemoryTable):
             self._fn.show()
 
     def number_of(self, output: EpochOutput) -> int:
         """Return the number of a batch: numbers of a Spark query continue."""
-        return output.epoch + max(self._before - 1, 0)
+        return output.epoch + max(self._batches_before - 1, 0)
 
     def argument_of(self, output: EpochOutput) -> DataFrame:
         """Return the result of a batch."""
@@ -95,14 +97,14 @@ class MemoryTable:
     """The rows of all batches, or of the last (complete), as a temporary view of a session."""
 
     def __init__(self, name: str, rows: DataFrame, *, complete: bool) -> None:
-        self._name, self._complete = name, complete
+        self._name, self._is_complete = name, complete
         self._session, self._schema = rows.sparkSession, rows.schema
         self._batches: dict[int, pa.Table] = {}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Add the rows of a batch, unless they are there already."""
         table = rows.toArrow()
-        self._batches = {} if self._complete else self._batches
+        self._batches = {} if self._is_complete else self._batches
         self._batches[batch] = table
         self.show()
 

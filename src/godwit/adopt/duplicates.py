@@ -58,7 +58,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
         if not is_apart:
             key_columns.append((own[id_of(key)], key))
             continue
-        for name, part in _parts(translation, str(key.name()), key, dtype):
+        for name, part in _comparable_parts(translation, str(key.name()), key, dtype):
             key_columns.append((translation.unique(f"{name}_key"), part))
             columns.append(key_columns[-1])
     names = tuple(column for column, _ in key_columns)
@@ -85,8 +85,8 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     # Names of their own, since the state of one is not that of the other.
     name = translation.unique("drop_duplicates_within_watermark" if within else "drop_duplicates")
     own_columns = [column for column, _ in columns]
-    make = partial(
-        _operator,
+    new_operator = partial(
+        _deduplicating_operator,
         name,
         names,
         own_columns,
@@ -95,7 +95,9 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
         null_us=null_us,
     )
     action = f"drop duplicates of {', '.join(str(key.name()) for key in keys)}"
-    operator = CustomNode(name=name, upstream=stream.node, keys=names, make=make, action=action)
+    operator = CustomNode(
+        name=name, upstream=stream.node, keys=names, make=new_operator, action=action
+    )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
     translation.states.append(
         FirstRowsState(
@@ -123,7 +125,9 @@ def _output_at_run(translation: Translator, node: Any) -> list[Any]:
     return output_of(node.child())
 
 
-def _parts(translation: Translator, name: str, value: Any, dtype: Any) -> list[tuple[str, Any]]:
+def _comparable_parts(
+    translation: Translator, name: str, value: Any, dtype: Any
+) -> list[tuple[str, Any]]:
     """Return a key as columns that operators can compare."""
     catalyst = translation.catalyst
     if is_keyed_by_text(dtype):
@@ -133,11 +137,11 @@ def _parts(translation: Translator, name: str, value: Any, dtype: Any) -> list[t
     parts = [(f"{name}_is_null", catalyst.is_null(value))] if value.nullable() else []
     for ordinal, field in enumerate(dtype.fields):
         inner = catalyst.field(value, ordinal)
-        parts += _parts(translation, f"{name}_{field.name}", inner, field.dataType)
+        parts += _comparable_parts(translation, f"{name}_{field.name}", inner, field.dataType)
     return parts
 
 
-def _operator(
+def _deduplicating_operator(
     name: str,
     keys: tuple[str, ...],
     columns: list[str],

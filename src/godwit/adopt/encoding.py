@@ -35,7 +35,7 @@ def is_nested(dtype: pa.DataType) -> bool:
 def can_be_encoded(dtype: pa.DataType) -> bool:
     """Return whether values of a nested type can be encoded: whether all their parts can."""
     if is_nested(dtype):
-        parts = _parts_of(dtype)
+        parts = _packed_fields(dtype)
         return bool(parts) and all(can_be_encoded(part.type) for part in parts)
     return can_be_state(dtype) or pa.types.is_null(dtype)
 
@@ -47,16 +47,16 @@ def encoded(values: pa.Array, *, canonical: bool = False) -> pa.Array:
     in the order of their keys.
     """
     dtype = values.type
-    starts, parts = _opened(values)
+    starts, parts = _unpacked_rows(values)
     if canonical and pa.types.is_map(dtype):
-        order = _by_key(starts, parts[0])
+        order = _map_order_by_key(starts, parts[0])
         parts = [part.take(pa.array(order)) for part in parts]
     columns: list[pa.Array] = []
     for part in parts:
         columns.append(part.is_valid())
         if not pa.types.is_null(part.type):
-            columns.append(_filled(part, canonical=canonical))
-    packed = pack(starts, columns, _layout(dtype))
+            columns.append(_zeros_for_nulls(part, canonical=canonical))
+    packed = pack(starts, columns, _packed_layout(dtype))
     return pc.if_else(values.is_valid(), packed, pa.scalar(None, pa.large_binary()))
 
 
@@ -65,10 +65,10 @@ def decoded(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     valid = mask_of(values)
     missing = None if valid is None else pa.array(~valid)
     if valid is not None:
-        values = pc.if_else(pa.array(valid), values, _nothing(dtype))
-    starts, columns = unpack(values, _layout(dtype))
+        values = pc.if_else(pa.array(valid), values, _binary_of_empty(dtype))
+    starts, columns = unpack(values, _packed_layout(dtype))
     parts, position = [], 0
-    for part in _parts_of(dtype):
+    for part in _packed_fields(dtype):
         has_value = columns[position]
         position += 1
         if pa.types.is_null(part.type):
@@ -98,12 +98,12 @@ def _order_keys(values: pa.Array) -> pa.Array:
     """Return the binaries of `order_keys`; any where values are null."""
     dtype, length = values.type, len(values)
     if pa.types.is_struct(dtype):
-        parts = [_marked(part) for part in _opened(values)[1]]
+        parts = [_null_marked_keys(part) for part in _unpacked_rows(values)[1]]
         return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     if pa.types.is_list(dtype):
-        starts, (elements,) = _opened(values)
+        starts, (elements,) = _unpacked_rows(values)
         offsets = pa.array(starts.astype(np.int32))
-        marked = pa.ListArray.from_arrays(offsets, _marked(elements))
+        marked = pa.ListArray.from_arrays(offsets, _null_marked_keys(elements))
         joined = pc.binary_join(marked, pa.scalar(b"", pa.binary()))
         end = pa.scalar(b"\x00", pa.binary())
         return pc.binary_join_element_wise(joined, end, pa.scalar(b"", pa.binary()))
@@ -119,7 +119,7 @@ def _order_keys(values: pa.Array) -> pa.Array:
 
 def _fixed_keys(values: pa.Array) -> pa.Array:
     """Return values of fixed width as bytes, the largest first, that are ordered as they are."""
-    filled = _filled(values, canonical=True)
+    filled = _zeros_for_nulls(values, canonical=True)
     if numpy_type(filled.type) is None:  # decimals, whose words have the sign in the last byte
         width = filled.type.byte_width
         buffer = filled.buffers()[1] or b""
@@ -144,7 +144,7 @@ def _fixed_keys(values: pa.Array) -> pa.Array:
     return fixed.cast(pa.binary())
 
 
-def _marked(part: pa.Array) -> pa.Array:
+def _null_marked_keys(part: pa.Array) -> pa.Array:
     """Return the order keys of a field or an element, after a byte that tells nulls apart."""
     keys = _order_keys(part)
     first = pa.scalar(b"\x02", pa.binary())
@@ -152,7 +152,7 @@ def _marked(part: pa.Array) -> pa.Array:
     return pc.if_else(part.is_valid(), marked, pa.scalar(b"\x01", pa.binary()))
 
 
-def _opened(values: pa.Array) -> tuple[IntArray, list[pa.Array]]:
+def _unpacked_rows(values: pa.Array) -> tuple[IntArray, list[pa.Array]]:
     """Return where each value's packed rows start, and the columns of these rows."""
     dtype, length = values.type, len(values)
     if pa.types.is_struct(dtype):
@@ -172,7 +172,7 @@ def _opened(values: pa.Array) -> tuple[IntArray, list[pa.Array]]:
     return np.append(0, np.cumsum(sizes)), [values.flatten()]
 
 
-def _parts_of(dtype: pa.DataType) -> list[pa.Field]:
+def _packed_fields(dtype: pa.DataType) -> list[pa.Field]:
     """Return the columns of the packed rows of a nested type."""
     if pa.types.is_struct(dtype):
         return list(dtype)
@@ -181,10 +181,10 @@ def _parts_of(dtype: pa.DataType) -> list[pa.Field]:
     return [dtype.value_field]
 
 
-def _layout(dtype: pa.DataType) -> tuple[PackedColumn, ...]:
+def _packed_layout(dtype: pa.DataType) -> tuple[PackedColumn, ...]:
     """Return the layout of the packed rows: of each part whether it is there, and its value."""
     layout: list[PackedColumn] = []
-    for part in _parts_of(dtype):
+    for part in _packed_fields(dtype):
         layout.append(PackedColumn(dtype=pa.bool_(), nullable=False))
         if not pa.types.is_null(part.type):
             stored = pa.large_binary() if is_nested(part.type) else part.type
@@ -192,7 +192,7 @@ def _layout(dtype: pa.DataType) -> tuple[PackedColumn, ...]:
     return tuple(layout)
 
 
-def _filled(part: pa.Array, *, canonical: bool) -> pa.Array:
+def _zeros_for_nulls(part: pa.Array, *, canonical: bool) -> pa.Array:
     """Return a part without nulls: zeros, or empty, where it has none."""
     if is_nested(part.type):
         return encoded(part, canonical=canonical).fill_null(b"")
@@ -204,25 +204,25 @@ def _filled(part: pa.Array, *, canonical: bool) -> pa.Array:
     if is_variable_width(part.type):
         return part.fill_null(b"" if pa.types.is_binary(part.type) else "")
     if numpy_type(part.type) is None:
-        return pc.if_else(part.is_valid(), part, _zero(part.type))
+        return pc.if_else(part.is_valid(), part, _zero_of_type(part.type))
     values = values_of(part)
     return column_of(np.where(mask, values, values.dtype.type(0)), None, part.type)
 
 
-def _zero(dtype: pa.DataType) -> pa.Scalar:
+def _zero_of_type(dtype: pa.DataType) -> pa.Scalar:
     """Return the zero of decimals or fixed binaries."""
     if pa.types.is_decimal(dtype):
         return pa.scalar(Decimal(0), dtype)
     return pa.scalar(b"\x00" * dtype.byte_width, dtype)
 
 
-def _nothing(dtype: pa.DataType) -> pa.Scalar:
+def _binary_of_empty(dtype: pa.DataType) -> pa.Scalar:
     """Return the binary of an empty array or map, or of a struct of nulls."""
     empty: Any = {field.name: None for field in dtype} if pa.types.is_struct(dtype) else []
     return encoded(pa.array([empty], dtype))[0]
 
 
-def _by_key(starts: IntArray, keys: pa.Array) -> IntArray:
+def _map_order_by_key(starts: IntArray, keys: pa.Array) -> IntArray:
     """Return the order of the entries of maps by their keys."""
     ranks = descending_ranks(order_keys(keys))
     maps = np.repeat(np.arange(len(starts) - 1), np.diff(starts))

@@ -55,7 +55,7 @@ def explained(dataframe: DataFrame, *, mode: str) -> str:
     if not missing:
         actions += _own_sources(dataframe, mode=mode)
     lines: list[tuple[str, str]] = []
-    _describe(plan, 0, lines, mode)
+    _describe_subtree(plan, 0, lines, mode)
     width = min(60, max(len(node) for node, _ in lines))
     table = [f"{node[:width]:<{width}}  {how}" for node, how in lines]
     return "\n".join([*table, *actions, *(["missing: " + missing] if missing else [])])
@@ -73,10 +73,10 @@ def _own_sources(dataframe: DataFrame, *, mode: str) -> list[str]:
     ]
 
 
-def _describe(node: Any, depth: int, lines: list[tuple[str, str]], mode: str) -> None:
+def _describe_subtree(node: Any, depth: int, lines: list[tuple[str, str]], mode: str) -> None:
     """Add the line of a node, and those of the nodes below it."""
     own = is_stateful(node, mode)
-    below = any(is_stateful(part, mode) for part in _all_below(node))
+    below = any(is_stateful(part, mode) for part in _descendants(node))
     how = "operator of the flow, in the lanes" if own else _ABOVE if below else _STATELESS
     if kind_of(node) == "EventTimeWatermark":
         how = "event time of the flow's source"
@@ -85,9 +85,9 @@ def _describe(node: Any, depth: int, lines: list[tuple[str, str]], mode: str) ->
     text = " ".join(str(node.simpleString(80)).split()).removeprefix("~")
     lines.append(("  " * depth + text, how))
     for child in children_of(node):
-        _describe(child, depth + 1, lines, mode)
+        _describe_subtree(child, depth + 1, lines, mode)
 
 
-def _all_below(node: Any) -> list[Any]:
+def _descendants(node: Any) -> list[Any]:
     """Return all nodes below a node."""
-    return [part for child in children_of(node) for part in (child, *_all_below(child))]
+    return [part for child in children_of(node) for part in (child, *_descendants(child))]

@@ -147,16 +147,16 @@ class ExpressionReader:
                 return read(self, expression)
             arguments = tuple(self.read(child) for child in children_of(expression))
             if name in FORMS:
-                return self._form(name, expression, arguments)
+                return self._function_with_own_nulls(name, expression, arguments)
             if name not in FUNCTIONS:
                 self.refuse(expression, f"the expression {name}")
-            return self._function(name, expression, arguments)
+            return self._function_null_for_null(name, expression, arguments)
         except ValueError as error:
             self.refuse(expression, str(error))
 
     def refuse(self, expression: Any, reason: str) -> NoReturn:
         """Raise the error that an expression cannot be computed in a lane."""
-        text, place = _shown(expression), place_of(expression)
+        text, place = _as_spark_writes(expression), place_of(expression)
         raise UnsupportedQueryError(
             f"{text}{f', in {place},' if place else ''} cannot be computed between two stateful "
             f"operators: it needs {reason}.",
@@ -181,7 +181,9 @@ class ExpressionReader:
             self.types[text] = spark_type(data_type)
         return self.types[text]
 
-    def _form(self, name: str, expression: Any, arguments: tuple[Expression, ...]) -> Expression:
+    def _function_with_own_nulls(
+        self, name: str, expression: Any, arguments: tuple[Expression, ...]
+    ) -> Expression:
         """Return a function with its own rule for nulls."""
         types = [self.type_of(child.dataType()) for child in children_of(expression)]
         if name in _ORDERED:
@@ -189,8 +191,8 @@ class ExpressionReader:
         if name == "InSet":
             if pa.types.is_floating(types[0]):
                 raise ValueError("a long list of floats")
-            items = _items(expression.hset())
-            arguments += tuple(Constant(_scalar(item, types[0])) for item in items)
+            items = _items_of_scala_set(expression.hset())
+            arguments += tuple(Constant(_stored_as_scalar(item, types[0])) for item in items)
         if name == "Concat" and not all(is_text(t) or pa.types.is_list(t) for t in types):
             raise ValueError("bytes that are joined")
         if name == "ConcatWs" and len(types) == 1:
@@ -202,14 +204,14 @@ class ExpressionReader:
                     raise ValueError(f"a hash of values of type {dtype}")
             options = (int(expression.seed()),)
         if name == "ArrayInsert":
-            position = _constant(arguments[1], "a position that varies")
+            position = _constant_value(arguments[1], "a position that varies")
             if position not in (-1, 1) or expression.legacyNegativeIndex():
                 raise ValueError("an element in the middle of an array")
             arguments, options = (arguments[0], arguments[2]), (position == -1,)
         dtype = self.type_of(expression.dataType())
         return Form(name=name, arguments=arguments, dtype=dtype, options=options)
 
-    def _function(
+    def _function_null_for_null(
         self, name: str, expression: Any, arguments: tuple[Expression, ...]
     ) -> Expression:
         """Return a function that is null for a null operand."""
@@ -222,7 +224,7 @@ class ExpressionReader:
         last = arguments[-1]
         overflow: Overflow = "error"
         options: tuple[Any, ...] = ()
-        zone = _zone(expression) if name in _WITH_ZONE else "UTC"
+        zone = _zone_of(expression) if name in _WITH_ZONE else "UTC"
         if name in _WITH_MODE:
             overflow = _OVERFLOWS[str(expression.evalMode().toString())]
         elif name in _WITH_FAILING or (
@@ -249,23 +251,23 @@ class ExpressionReader:
                 raise ValueError(f"a cast of {types[0]} to {dtype}")
             options = (self.shortest,)
         elif name in _EXACT:
-            options = (_digits(name, arguments, types[0]), self.shortest)
+            options = (_rounding_digits(name, arguments, types[0]), self.shortest)
             arguments = arguments[:1]
         elif name == "Like":
-            arguments, options = (arguments[0],), (_pattern(last, expression),)
+            arguments, options = (arguments[0],), (_like_as_regular_expression(last, expression),)
         elif name == "GetStructField":
             options = (int(expression.ordinal()),)
         elif name == "TruncDate":
-            arguments, options = (arguments[0],), (_unit(last, DATE_UNITS),)
+            arguments, options = (arguments[0],), (_truncation_unit(last, DATE_UNITS),)
         elif name == "TruncTimestamp":
-            arguments, options = (last,), (_unit(arguments[0], TIME_UNITS),)
+            arguments, options = (last,), (_truncation_unit(arguments[0], TIME_UNITS),)
         elif name == "TimestampDiff":
             unit = str(expression.unit()).upper()
             if unit not in DIFFERENCES_US:
                 raise ValueError(f"differences in the unit {unit}")
             options = (DIFFERENCES_US[unit],)
         elif name == "TimestampAddInterval":
-            arguments, options = _added(arguments)
+            arguments, options = _timestamp_plus_interval(arguments)
         elif name == "UnixTimestamp":
             if not pa.types.is_timestamp(types[0]) or types[0].tz is None:
                 raise ValueError("a string or date as a timestamp")
@@ -282,7 +284,7 @@ class ExpressionReader:
             return Form(name="Coalesce", arguments=(size, none), dtype=dtype)
         elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
             default = self.read(option(expression.defaultValueOutOfBound()))
-            options = (_constant(default, "a default element that varies"),)
+            options = (_constant_value(default, "a default element that varies"),)
         elif name == "ElementAt" and pa.types.is_map(types[0]):
             name = "GetMapValue"
         elif name in _READ_OPTIONS:
@@ -299,15 +301,17 @@ class ExpressionReader:
         )
 
 
-def _added(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _timestamp_plus_interval(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of a timestamp and an interval that are added."""
     interval = arguments[1]
     if not isinstance(interval, Constant):
         raise ValueError("an interval that varies")  # noqa: TRY004
-    return _with_days(arguments[0], interval.value)
+    return _split_off_days(arguments[0], interval.value)
 
 
-def _with_days(
+def _split_off_days(
     time: Expression, value: pa.Scalar
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return a timestamp and the rest of an interval, and the whole days of that."""
@@ -336,24 +340,30 @@ def _check_elements(name: str, dtype: pa.DataType) -> None:
         raise ValueError(f"distinct values of type {element}")
 
 
-def _sorted(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _sort_array_operands(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``sort_array``."""
-    return arguments[:1], (bool(_constant(arguments[1], "an order that varies")),)
+    return arguments[:1], (bool(_constant_value(arguments[1], "an order that varies")),)
 
 
-def _parts(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _split_operands(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``split``."""
-    pattern = literal_pattern(str(_constant(arguments[1], "a pattern that varies")))
+    pattern = literal_pattern(str(_constant_value(arguments[1], "a pattern that varies")))
     if pattern is None:
         raise ValueError("a regular expression")
-    if int(_constant(arguments[2], "a limit that varies")) > 0:
+    if int(_constant_value(arguments[2], "a limit that varies")) > 0:
         raise ValueError("a number of parts")
     return arguments[:1], (pattern,)
 
 
-def _located(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _locate_operands(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands of ``locate``, whose position is not null."""
-    _constant(arguments[2], "a position that varies")
+    _constant_value(arguments[2], "a position that varies")
     return arguments, ()
 
 
@@ -361,56 +371,62 @@ def _shown_times(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``date_format``."""
-    pattern = str(_constant(arguments[1], "a pattern that varies"))
+    pattern = str(_constant_value(arguments[1], "a pattern that varies"))
     parts = date_format_of(pattern)
     if parts is None:
         raise ValueError(f"the pattern {pattern!r}")
     return arguments[:1], (parts,)
 
 
-def _matched(
+def _rlike_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``rlike``."""
-    return arguments[:1], (_regular(arguments[1]),)
+    return arguments[:1], (_java_pattern_of(arguments[1]),)
 
 
-def _extracted(
+def _regexp_extract_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``regexp_extract``."""
-    pattern, group = _regular(arguments[1]), int(_constant(arguments[2], "a group that varies"))
+    pattern, group = (
+        _java_pattern_of(arguments[1]),
+        int(_constant_value(arguments[2], "a group that varies")),
+    )
     if pattern.repeats_captures or not 0 <= group <= pattern.groups:
-        raise ValueError(f"a group of {_constant(arguments[1], '')!r}")
+        raise ValueError(f"a group of {_constant_value(arguments[1], '')!r}")
     return arguments[:1], (pattern, group)
 
 
-def _replaced(
+def _regexp_replace_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``regexp_replace``."""
-    pattern, text = _regular(arguments[1]), str(_constant(arguments[2], "a text that varies"))
+    pattern, text = (
+        _java_pattern_of(arguments[1]),
+        str(_constant_value(arguments[2], "a text that varies")),
+    )
     if pattern.can_be_empty or set(text) & {"$", "\\"}:
         raise ValueError("a pattern that matches nothing, or groups in its replacement")
-    if _constant(arguments[3], "a position that varies") != 1:
+    if _constant_value(arguments[3], "a position that varies") != 1:
         raise ValueError("a position within the text")
     return arguments[:1], (pattern, text)
 
 
-def _regular(expression: Expression) -> JavaPattern:
+def _java_pattern_of(expression: Expression) -> JavaPattern:
     """Return a regular expression; raise `ValueError` for one that is not known."""
-    text = str(_constant(expression, "a pattern that varies"))
+    text = str(_constant_value(expression, "a pattern that varies"))
     pattern = java_pattern(text)
     if pattern is None:
         raise ValueError(f"the pattern {text!r}")
     return pattern
 
 
-def _translated(
+def _translate_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``translate``."""
-    before, after = (str(_constant(part, "characters that vary")) for part in arguments[1:])
+    before, after = (str(_constant_value(part, "characters that vary")) for part in arguments[1:])
     table: dict[int, str | None] = {}
     for place, character in enumerate(before):
         table.setdefault(ord(character), after[place] if place < len(after) else None)
@@ -421,43 +437,47 @@ def _next_days(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``next_day``."""
-    name = str(_constant(arguments[1], "a day that varies")).upper()
+    name = str(_constant_value(arguments[1], "a day that varies")).upper()
     for number, full in enumerate(_FROM_THURSDAY):
         if name in (full, full[:2], full[:3]):
             return arguments[:1], (number,)
     raise ValueError(f"the day {name}")
 
 
-def _in_zone(
+def _timezone_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``from_utc_timestamp`` and ``to_utc_timestamp``."""
-    zone = str(_constant(arguments[1], "a time zone that varies"))
+    zone = str(_constant_value(arguments[1], "a time zone that varies"))
     _check_zone(zone)
     return arguments[:1], (zone,)
 
 
-def _grouped(
+def _format_number_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``format_number``."""
-    places = _constant(arguments[1], "a number of places that varies")
+    places = _constant_value(arguments[1], "a number of places that varies")
     if not isinstance(places, int) or places < 0:
         raise ValueError(f"the format {places!r}")
     return arguments[:1], (places,)
 
 
-def _powers(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _power_operands(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``power``."""
-    exponent = float(_constant(arguments[1], "an exponent that varies"))
+    exponent = float(_constant_value(arguments[1], "an exponent that varies"))
     if exponent not in POWERS:
         raise ValueError(f"the exponent {exponent}")
     return arguments[:1], (exponent,)
 
 
-def _hashed(arguments: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
+def _sha2_operands(
+    arguments: tuple[Expression, ...],
+) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``sha2``."""
-    bits = int(_constant(arguments[1], "a number of bits that varies"))
+    bits = int(_constant_value(arguments[1], "a number of bits that varies"))
     if bits not in (0, 224, 256, 384, 512):
         raise ValueError(f"a hash of {bits} bits")
     return arguments[:1], (bits,)
@@ -473,24 +493,24 @@ _READ_OPTIONS: dict[
     str, Callable[[tuple[Expression, ...]], tuple[tuple[Expression, ...], tuple[Any, ...]]]
 ] = {
     "DateFormatClass": _shown_times,
-    "FormatNumber": _grouped,
-    "FromUTCTimestamp": _in_zone,
+    "FormatNumber": _format_number_operands,
+    "FromUTCTimestamp": _timezone_operands,
     "NextDay": _next_days,
-    "Pow": _powers,
-    "RLike": _matched,
-    "RegExpExtract": _extracted,
-    "RegExpReplace": _replaced,
-    "Sha2": _hashed,
-    "SortArray": _sorted,
-    "StringLocate": _located,
-    "StringSplit": _parts,
-    "StringTranslate": _translated,
-    "ToUTCTimestamp": _in_zone,
+    "Pow": _power_operands,
+    "RLike": _rlike_operands,
+    "RegExpExtract": _regexp_extract_operands,
+    "RegExpReplace": _regexp_replace_operands,
+    "Sha2": _sha2_operands,
+    "SortArray": _sort_array_operands,
+    "StringLocate": _locate_operands,
+    "StringSplit": _split_operands,
+    "StringTranslate": _translate_operands,
+    "ToUTCTimestamp": _timezone_operands,
 }
 """Function with options → its operands and options, of all of its operands."""
 
 
-def _items(values: Any) -> list[Any]:
+def _items_of_scala_set(values: Any) -> list[Any]:
     """Return the values of a set of Scala's."""
     iterator, items = values.iterator(), []
     while iterator.hasNext():
@@ -498,12 +518,12 @@ def _items(values: Any) -> list[Any]:
     return sorted(items, key=str)
 
 
-def _shown(expression: Any) -> str:
+def _as_spark_writes(expression: Any) -> str:
     """Return an expression as Spark writes it."""
     return str(expression.sql())
 
 
-def _zone(expression: Any) -> str:
+def _zone_of(expression: Any) -> str:
     """Return the time zone of an expression, the session's."""
     return str(option(expression.timeZoneId()) or "UTC")
 
@@ -522,18 +542,18 @@ def _check_zone(zone: str) -> None:
         raise ValueError(f"the time zone {zone}")
 
 
-def _constant(expression: Expression, reason: str) -> Any:
+def _constant_value(expression: Expression, reason: str) -> Any:
     """Return the value of a constant; `reason`: of the refusal of others."""
     if not isinstance(expression, Constant) or not expression.value.is_valid:
         raise ValueError(reason)
     return expression.value.as_py()
 
 
-def _digits(name: str, arguments: tuple[Expression, ...], dtype: pa.DataType) -> int:
+def _rounding_digits(name: str, arguments: tuple[Expression, ...], dtype: pa.DataType) -> int:
     """Return the number of digits that numbers are rounded to."""
     digits = 0
     if len(arguments) > 1:
-        digits = int(_constant(arguments[1], "digits that vary"))
+        digits = int(_constant_value(arguments[1], "digits that vary"))
     if digits < 0:
         raise ValueError("digits before the point that are rounded")
     if pa.types.is_float32(dtype) and name in ("Round", "BRound"):
@@ -541,17 +561,17 @@ def _digits(name: str, arguments: tuple[Expression, ...], dtype: pa.DataType) ->
     return digits
 
 
-def _unit(expression: Expression, units: frozenset[str]) -> str:
+def _truncation_unit(expression: Expression, units: frozenset[str]) -> str:
     """Return a unit that times are truncated to."""
-    unit = str(_constant(expression, "a unit that varies")).upper()
+    unit = str(_constant_value(expression, "a unit that varies")).upper()
     if unit not in units:
         raise ValueError(f"the unit {unit}")
     return unit
 
 
-def _pattern(expression: Expression, like: Any) -> str:
+def _like_as_regular_expression(expression: Expression, like: Any) -> str:
     """Return the pattern of ``LIKE`` as a regular expression."""
-    pattern, escape = _constant(expression, "a pattern that varies"), like.escapeChar()
+    pattern, escape = _constant_value(expression, "a pattern that varies"), like.escapeChar()
     parts, characters = [], iter(pattern)
     for character in characters:
         if character == escape:
@@ -570,7 +590,7 @@ def _check_order(dtype: pa.DataType) -> None:
         raise ValueError(f"an order of values of type {dtype}")
 
 
-def _scalar(value: Any, dtype: pa.DataType) -> pa.Scalar:
+def _stored_as_scalar(value: Any, dtype: pa.DataType) -> pa.Scalar:
     """Return a value as Spark stores it in a plan as an Arrow scalar."""
     if value is None:
         return pa.scalar(None, dtype)
@@ -609,13 +629,13 @@ def _read_literal(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a constant."""
     data_type = expression.dataType()
     if str(data_type.simpleString()) == "interval":
-        return Constant(_scalar(expression.value(), pa.month_day_nano_interval()))
+        return Constant(_stored_as_scalar(expression.value(), pa.month_day_nano_interval()))
     if kind_of(data_type) == "ArrayType" and expression.value() is not None:
         dtype = reader.type_of(data_type)
         items = to_list(expression.value().toSeq(data_type.elementType()))
-        values = [_scalar(item, dtype.value_type).as_py() for item in items]
+        values = [_stored_as_scalar(item, dtype.value_type).as_py() for item in items]
         return Constant(pa.scalar(values, dtype))
-    return Constant(_scalar(expression.value(), reader.type_of(data_type)))
+    return Constant(_stored_as_scalar(expression.value(), reader.type_of(data_type)))
 
 
 def _read_months_later(reader: ExpressionReader, expression: Any) -> Expression:
@@ -627,16 +647,16 @@ def _read_months_later(reader: ExpressionReader, expression: Any) -> Expression:
     return Function(name="AddMonths", arguments=(reader.read(date), months), dtype=pa.date32())
 
 
-def _read_later(reader: ExpressionReader, expression: Any) -> Expression:
+def _read_timestamp_add(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a timestamp and a constant number of units, added."""
     number, time = children_of(expression)
     unit = {"DAYOFYEAR": "DAY"}.get(str(expression.unit()).upper(), str(expression.unit()).upper())
     if unit not in DIFFERENCES_US or kind_of(number) != "Literal" or number.value() is None:
         raise ValueError(f"a number of {unit} that is added")
-    micros, zone = int(number.value()) * DIFFERENCES_US[unit], _zone(expression)
+    micros, zone = int(number.value()) * DIFFERENCES_US[unit], _zone_of(expression)
     _check_zone(zone)
     interval = pa.scalar(micros, pa.duration("us"))
-    arguments, options = _with_days(reader.read(time), interval)
+    arguments, options = _split_off_days(reader.read(time), interval)
     if unit not in ("DAY", "WEEK"):  # hours are not added by the clock, however many
         arguments, options = (arguments[0], Constant(interval)), (0,)
     dtype = reader.type_of(expression.dataType())
@@ -645,7 +665,7 @@ def _read_later(reader: ExpressionReader, expression: Any) -> Expression:
     )
 
 
-def _read_both(word: str) -> Callable[[ExpressionReader, Any], Expression]:
+def _reader_of_and_or(word: str) -> Callable[[ExpressionReader, Any], Expression]:
     """Return the reader of ``and`` or ``or``."""
 
     def read(reader: ExpressionReader, expression: Any) -> Expression:
@@ -660,7 +680,7 @@ def _read_not(reader: ExpressionReader, expression: Any) -> Expression:
     return Not(reader.read(expression.child()))
 
 
-def _read_null(is_null: bool) -> Callable[[ExpressionReader, Any], Expression]:
+def _reader_of_null_test(is_null: bool) -> Callable[[ExpressionReader, Any], Expression]:
     """Return the reader of ``is null`` or ``is not null``."""
 
     def read(reader: ExpressionReader, expression: Any) -> Expression:
@@ -708,7 +728,7 @@ def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
     )
 
 
-def _read_static(reader: ExpressionReader, expression: Any) -> Expression:
+def _read_static_invoke(reader: ExpressionReader, expression: Any) -> Expression:
     """Return text as bytes, or bytes as text of Base64; refuse other calls of Java's methods."""
     name = str(expression.staticObject().getName()).rpartition(".")[2]
     value, *others = children_of(expression)
@@ -759,7 +779,7 @@ _COMPARES = frozenset({_NULLS_LAST + _BY_SIZE, _BY_SIZE})
 """Texts of the comparison that ``array_sort`` has by default."""
 
 
-def _read_sorted(reader: ExpressionReader, expression: Any) -> Expression:
+def _read_array_sort(reader: ExpressionReader, expression: Any) -> Expression:
     """Return an array sorted by the order of its elements."""
     argument, function = children_of(expression)
     names = dict(zip(map(column_key, to_list(function.arguments())), "ab", strict=True))
@@ -789,7 +809,7 @@ def _read_fold(reader: ExpressionReader, expression: Any) -> Expression:
     )
 
 
-def _read_zip(reader: ExpressionReader, expression: Any) -> Expression:
+def _read_zip_with(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a function of the pairs of elements of two arrays."""
     left, right, function = children_of(expression)
     first, second = map(column_key, to_list(function.arguments()))
@@ -822,12 +842,12 @@ def _read_lambda(reader: ExpressionReader, expression: Any) -> Expression:
 
 _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "Alias": _read_alias,
-    "And": _read_both("and"),
+    "And": _reader_of_and_or("and"),
     "ArrayAggregate": _read_fold,
     "ArrayExists": _read_lambda,
     "ArrayFilter": _read_lambda,
     "ArrayForAll": _read_lambda,
-    "ArraySort": _read_sorted,
+    "ArraySort": _read_array_sort,
     "ArrayTransform": _read_lambda,
     "AttributeReference": _read_attribute,
     "CaseWhen": _read_case,
@@ -835,14 +855,14 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "DateAddYMInterval": _read_months_later,
     "If": _read_case,
     "Invoke": _read_invoke,
-    "IsNotNull": _read_null(is_null=False),
-    "IsNull": _read_null(is_null=True),
+    "IsNotNull": _reader_of_null_test(is_null=False),
+    "IsNull": _reader_of_null_test(is_null=True),
     "Literal": _read_literal,
     "NamedLambdaVariable": _read_attribute,
     "Not": _read_not,
-    "Or": _read_both("or"),
-    "StaticInvoke": _read_static,
-    "TimestampAdd": _read_later,
-    "ZipWith": _read_zip,
+    "Or": _reader_of_and_or("or"),
+    "StaticInvoke": _read_static_invoke,
+    "TimestampAdd": _read_timestamp_add,
+    "ZipWith": _read_zip_with,
 }
 """Spark's expression class → its reader, but for plain functions."""

@@ -56,7 +56,7 @@ class Finish:
         plan = analysed(batch)
         by_name = {attribute.name(): attribute for attribute in output_of(plan)}
         leaf = catalyst.project(
-            (_bound(catalyst, column, by_name) for column in rows.columns), plan
+            (_with_column_id(catalyst, column, by_name) for column in rows.columns), plan
         )
         return catalyst.dataframe(with_leaf(catalyst, rows.plan, rows.path, leaf))
 
@@ -108,7 +108,7 @@ class Finish:
             results: dict[int, Place] = {}
             chosen = {}
             for result in to_list(node.projectList()):
-                place = _chosen(result, places)
+                place = _place_of_chosen(result, places)
                 if place is None:
                     return None
                 results[id_of(result)] = place
@@ -117,19 +117,19 @@ class Finish:
         return tuple(chosen.items())
 
 
-def _chosen(expression: Any, places: dict[int, Place]) -> Place | None:
+def _place_of_chosen(expression: Any, places: dict[int, Place]) -> Place | None:
     """Return the place of the value of an expression that chooses a column or a field of one.
 
     `places`: number of a column of Spark's → its place. ``None`` for other expressions.
     """
     kind = kind_of(expression)
     if kind == "Alias":
-        return _chosen(expression.child(), places)
+        return _place_of_chosen(expression.child(), places)
     if kind == "AttributeReference":
         place = places.get(id_of(expression))
         return None if isinstance(place, ValueAsText) else place
     if kind == "GetStructField":
-        inner = _chosen(expression.child(), places)
+        inner = _place_of_chosen(expression.child(), places)
         if isinstance(inner, Packed) and inner.is_null is None:
             return inner.fields[int(expression.ordinal())][1]
     return None
@@ -160,7 +160,7 @@ def _spark_value(catalyst: Catalyst, place: Place, by_name: dict[str, Any]) -> A
     return catalyst.when(catalyst.negation(by_name[place.is_null]), struct)
 
 
-def _bound(catalyst: Catalyst, column: PlacedColumn, by_name: dict[str, Any]) -> Any:
+def _with_column_id(catalyst: Catalyst, column: PlacedColumn, by_name: dict[str, Any]) -> Any:
     """Return a named expression that has the values and the id of a column of Spark's plan."""
     attribute = column.attribute
     value = _spark_value(catalyst, column.place, by_name)

@@ -64,26 +64,26 @@ class FirstRows(KeyedOperator):
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
-        known, _ = data.state.find(keys, groups.key_groups)
-        new = np.flatnonzero(~known)
+        is_stored, _ = data.state.find(keys, groups.key_groups)
+        new = np.flatnonzero(~is_stored)
         rows = groups.first_row[new]
         by_arrival = pa.array(np.argsort(rows, kind="stable"))
         passed = data.rows.values.take(pa.array(rows))
         own = keys.take(pa.array(new))
         output = merge_columns(own.take(by_arrival), passed.take(by_arrival), self.output)
-        expiries = self._expiries(passed)
-        stored = np.flatnonzero(expiries >= self._end(data.time))
+        expiries = self._expiry_watermarks(passed)
+        stored = np.flatnonzero(expiries >= self._first_expiry_kept(data.time))
         entries = pa.RecordBatch.from_arrays(
             [column_of(expiries[stored], None, _MOMENT)], schema=self.schema.values
         )
         changed = changed_by_key(groups, new[stored], own.take(pa.array(stored)), entries)
         return OperatorOutput(output=output, groups=groups, changed=changed)
 
-    def _end(self, time: EpochTime) -> int:  # noqa: ARG002
+    def _first_expiry_kept(self, time: EpochTime) -> int:  # noqa: ARG002
         """Return the first time at which a key expires that the batch does not forget."""
         return _EPOCH
 
-    def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    def _expiry_watermarks(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the watermark by which each row's key is forgotten."""
         return np.full(rows.num_rows, END)
 
@@ -156,7 +156,7 @@ class FirstRowsInTime(FirstRows):
         passed = super().process(data)
         if not self.needs_state(data.time):
             return passed
-        past = EntryRange(column=len(self.keys), end=self._end(data.time))
+        past = EntryRange(column=len(self.keys), end=self._first_expiry_kept(data.time))
         entries = data.state.scan(past)
         removed = np.ones(len(entries.hashes), np.bool_)
         if STATE in passed.changed:
@@ -169,17 +169,17 @@ class FirstRowsInTime(FirstRows):
         changed = changed_by_key(groups, groups.of_row, entries.keys, entries.values, removed)
         return OperatorOutput(output=passed.output, groups=groups, changed=changed)
 
-    def _end(self, time: EpochTime) -> int:
+    def _first_expiry_kept(self, time: EpochTime) -> int:
         """Return the first time after the watermark: Spark also forgets keys of the batch's rows.
 
         Those are keys without an event time, since rows at the watermark are late.
         """
         return max(time.until, _EPOCH) + 1
 
-    def _expiries(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    def _expiry_watermarks(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the watermark by which each row's key is forgotten."""
         if self.within_us is None:
-            return super()._expiries(rows)
+            return super()._expiry_watermarks(rows)
         column = rows.column(self.late_by)
         times, mask = values_of(column), mask_of(column)
         expiries = times + self.within_us

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.adopt.array_functions import opened
+from godwit.adopt.array_functions import rows_and_elements
 from godwit.operators.aggregates.arithmetic import EvaluationError
 from godwit.operators.aggregates.expressions import Expression, Rows
 
@@ -44,26 +44,31 @@ class Fold(Expression):
         lists = rows.needed(self.argument.evaluate(rows))
         valid = rows.where(lists.is_valid())
         value = self.start.evaluate(valid).cast(self.dtype)
-        numbers, elements = opened(lists)
+        numbers, elements = rows_and_elements(lists)
         sizes = np.bincount(numbers, minlength=len(lists))
         begins = np.cumsum(sizes) - sizes
-        for place in range(int(sizes.max(initial=0))):
-            which = np.flatnonzero(sizes > place)
-            value = self._merged(rows.columns, value, which, elements.take(begins[which] + place))
+        for element_number in range(int(sizes.max(initial=0))):
+            longer_rows = np.flatnonzero(sizes > element_number)
+            value = self._merge_elements(
+                rows.columns,
+                value,
+                longer_rows,
+                elements.take(begins[longer_rows] + element_number),
+            )
         finished = self.finish.evaluate(
             Rows(columns={**rows.columns, self.result: value}, active=valid.active)
         )
         return pc.if_else(lists.is_valid(), finished, None)
 
-    def _merged(
+    def _merge_elements(
         self, columns: Mapping[str, pa.Array], value: pa.Array, which: np.ndarray, element: pa.Array
     ) -> pa.Array:
         """Return the value so far with an element of some rows merged."""
         taken = pa.array(which)
-        some = {name: column.take(taken) for name, column in columns.items()}
-        some |= dict(zip(self.variables, (value.take(taken), element), strict=True))
+        taken_columns = {name: column.take(taken) for name, column in columns.items()}
+        taken_columns |= dict(zip(self.variables, (value.take(taken), element), strict=True))
         try:
-            merged = self.merge.evaluate(Rows(columns=some)).cast(self.dtype)
+            merged = self.merge.evaluate(Rows(columns=taken_columns)).cast(self.dtype)
         except EvaluationError as error:
             raise EvaluationError(int(which[error.row]), error.reason, error.condition) from error
         places = np.arange(len(value))

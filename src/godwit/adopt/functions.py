@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.adopt import java_math
-from godwit.adopt.array_functions import ARRAYS, listed, opened
+from godwit.adopt.array_functions import ARRAYS, lists_of_rows, rows_and_elements
 from godwit.adopt.casts import (
     LOCAL_ZONES,
     cast,
@@ -94,10 +94,10 @@ class Constant(Expression):
     def evaluate(self, rows: Rows) -> pa.Array:
         length = len(next(iter(rows.columns.values())))
         if not length or not self.value.is_valid:  # arrays cannot be repeated no times
-            return self._nulls(length)
+            return self._null_array(length)
         return pa.repeat(self.value, length)
 
-    def _nulls(self, length: int) -> pa.Array:
+    def _null_array(self, length: int) -> pa.Array:
         return pa.nulls(length, self.value.type)
 
     @property
@@ -144,7 +144,7 @@ class Function(Expression):
             columns.append(rows.needed(column))
         if self.name in _DIVISIONS:
             columns.reverse()
-        return _typed(FUNCTIONS[self.name](self, *columns), self)
+        return _check_result_type(FUNCTIONS[self.name](self, *columns), self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Form(Expression):
         return f"{self.name}({', '.join(map(str, self.arguments))})"
 
     def evaluate(self, rows: Rows) -> pa.Array:
-        return _typed(FORMS[self.name](self, rows), self)
+        return _check_result_type(FORMS[self.name](self, rows), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,36 +197,40 @@ class Lambda(Expression):
     def evaluate(self, rows: Rows) -> pa.Array:
         """Compute the body over the elements of all rows."""
         lists = rows.needed(self.argument.evaluate(rows))
-        numbers, elements = opened(lists)
+        numbers, elements = rows_and_elements(lists)
         taken = pa.array(numbers)
         columns = {name: column.take(taken) for name, column in rows.columns.items()}
         columns[self.variables[0]] = elements
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-        within = np.arange(len(numbers)) - np.repeat(begins, np.diff(begins, append=len(numbers)))
+        position_in_row = np.arange(len(numbers)) - np.repeat(
+            begins, np.diff(begins, append=len(numbers))
+        )
         if len(self.variables) > 1:
-            columns[self.variables[1]] = pa.array(within.astype(np.int32))
+            columns[self.variables[1]] = pa.array(position_in_row.astype(np.int32))
         try:
-            values = self._of_elements(columns, numbers)
+            values = self._evaluate_body(columns, numbers)
         except EvaluationError:
             if self.name not in _DECIDED_BY:
                 raise
-            values = self._until_decided(columns, numbers, within)
+            values = self._until_decided(columns, numbers, position_in_row)
         if self.name == "ArrayTransform":
-            return listed(numbers, values, lists, self.dtype)
+            return lists_of_rows(numbers, values, lists, self.dtype)
         true = values_of(values.fill_null(False))
         if self.name == "ArrayFilter":
-            which = np.flatnonzero(true)
-            return listed(numbers[which], elements.take(pa.array(which)), lists, self.dtype)
+            matches = np.flatnonzero(true)
+            return lists_of_rows(
+                numbers[matches], elements.take(pa.array(matches)), lists, self.dtype
+            )
         count = len(lists)
         if self.name == "ArrayForAll":
             true = values_of(pc.invert(values).fill_null(False))  # that one is false decides
-        some = np.bincount(numbers[true], minlength=count) > 0
+        has_match = np.bincount(numbers[true], minlength=count) > 0
         unknown = np.bincount(numbers[values_of(values.is_null())], minlength=count) > 0
-        decided = ~some if self.name == "ArrayForAll" else some
-        result = pa.array(decided, mask=unknown & ~some)
+        decided = ~has_match if self.name == "ArrayForAll" else has_match
+        result = pa.array(decided, mask=unknown & ~has_match)
         return pc.if_else(lists.is_valid(), result, pa.scalar(None, pa.bool_()))
 
-    def _of_elements(self, columns: dict[str, pa.Array], numbers: Integers) -> pa.Array:
+    def _evaluate_body(self, columns: dict[str, pa.Array], numbers: Integers) -> pa.Array:
         """Return the body of elements; `numbers`: their rows, for errors."""
         try:
             return self.body.evaluate(Rows(columns=columns))
@@ -235,19 +239,23 @@ class Lambda(Expression):
             raise EvaluationError(row, error.reason, error.condition) from error
 
     def _until_decided(
-        self, columns: dict[str, pa.Array], numbers: Integers, within: Integers
+        self, columns: dict[str, pa.Array], rows: Integers, position_in_row: Integers
     ) -> pa.Array:
         """Return the body of elements, null after the first of a row that decides."""
         decides = _DECIDED_BY[self.name]
-        is_open = np.ones(int(numbers.max()) + 1, np.bool_)
-        values = pa.nulls(len(numbers), pa.bool_())
-        for place in range(int(within.max()) + 1):
-            active = (within == place) & is_open[numbers]
-            which = np.flatnonzero(active)
-            some = {name: column.take(pa.array(which)) for name, column in columns.items()}
-            results = self._of_elements(some, numbers[which])
+        is_open = np.ones(int(rows.max()) + 1, np.bool_)
+        values = pa.nulls(len(rows), pa.bool_())
+        for position in range(int(position_in_row.max()) + 1):
+            active = (position_in_row == position) & is_open[rows]
+            active_elements = np.flatnonzero(active)
+            active_columns = {
+                name: column.take(pa.array(active_elements)) for name, column in columns.items()
+            }
+            results = self._evaluate_body(active_columns, rows[active_elements])
             values = pc.replace_with_mask(values, pa.array(active), results)
-            is_open[numbers[which[values_of(results.fill_null(not decides)) == decides]]] = False
+            is_open[rows[active_elements[values_of(results.fill_null(not decides)) == decides]]] = (
+                False
+            )
         return values
 
 
@@ -255,7 +263,7 @@ _DECIDED_BY = {"ArrayExists": True, "ArrayForAll": False}
 """Function → the value with which an element decides, so that those after it are not looked at."""
 
 
-def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
+def _check_result_type(result: pa.Array, call: Function | Form) -> pa.Array:
     """Return a result; raise if it is of a different type than Spark's."""
     if result.type != call.dtype:
         raise TypesError(f"{call} gives {result.type} where Spark gives {call.dtype}")
@@ -265,7 +273,7 @@ def _typed(result: pa.Array, call: Function | Form) -> pa.Array:
 # -- numbers
 
 
-def _arithmetic(sign: str) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
+def _arithmetic_function(sign: str) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
     """Return the function ``left sign right``."""
 
     def evaluate(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
@@ -301,7 +309,7 @@ def _pmod(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
         return column_of(np.where(first < 0, np.fmod(first + safe, safe), first), mask, left.type)
 
 
-def _bitwise(
+def _bitwise_function(
     apply: Callable[[Any, Any], Any],
 ) -> Callable[[Function, pa.Array, pa.Array], pa.Array]:
     """Return a function of the bits of two integers."""
@@ -330,7 +338,9 @@ def _rounded_by(rounding: str, call: Function, values: pa.Array) -> pa.Array:
     if pa.types.is_decimal(values.type):
         drop = values.type.scale - call.dtype.scale
         half = rounded if rounding == ROUND_HALF_UP else _half_even
-        return _in_decimal([half(value, drop) for value in unscaled(values)], values, call.dtype)
+        return _decimals_of_integers(
+            [half(value, drop) for value in unscaled(values)], values, call.dtype
+        )
     with localcontext() as context:
         context.prec = 800
         step = Decimal(1).scaleb(-min(digits, 400))  # no double has more
@@ -358,7 +368,7 @@ def _half_even(value: int, drop: int) -> int:
     return quotient + up
 
 
-def _in_decimal(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa.Array:
+def _decimals_of_integers(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return decimals of integers, which are valid where `values` are."""
     mask = mask_of(values)
     safe = (
@@ -367,7 +377,7 @@ def _in_decimal(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa
     return decimals_of(safe, mask, dtype)
 
 
-def _to_whole(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:
+def _ceil_or_floor(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:
     """Return ``ceil`` or ``floor``."""
 
     def evaluate(call: Function, values: pa.Array) -> pa.Array:
@@ -376,7 +386,7 @@ def _to_whole(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:
         if pa.types.is_decimal(values.type):
             step = 10**values.type.scale
             whole = [-(-v // step) if upwards else v // step for v in unscaled(values)]
-            return _in_decimal(whole, values, call.dtype)
+            return _decimals_of_integers(whole, values, call.dtype)
         numbers = values_of(values)
         numbers = np.ceil(numbers) if upwards else np.floor(numbers)
         mask = mask_of(values)
@@ -404,7 +414,7 @@ def _square_root(_call: Function, values: pa.Array) -> pa.Array:
         return column_of(np.sqrt(values_of(values)), mask_of(values), pa.float64())
 
 
-def _logarithm(apply: Callable[[Any], Any]) -> Callable[[Function, pa.Array], pa.Array]:
+def _logarithm_function(apply: Callable[[Any], Any]) -> Callable[[Function, pa.Array], pa.Array]:
     """Return a logarithm, which is null for numbers that are not positive."""
 
     def evaluate(_call: Function, values: pa.Array) -> pa.Array:
@@ -437,7 +447,7 @@ POWERS: dict[float, Callable[[Any], Any]] = {
 """Exponent → the power of doubles, where Java takes no logarithm."""
 
 
-def _bucket(call: Function, *columns: pa.Array) -> pa.Array:
+def _width_bucket(call: Function, *columns: pa.Array) -> pa.Array:
     """Return the number of the part of a range, of equal parts, that has a number."""
     value, low, high, count = (values_of(column) for column in columns)
     mask = mask_of(columns[-1])
@@ -459,15 +469,15 @@ def _bucket(call: Function, *columns: pa.Array) -> pa.Array:
 
 def _upper(_call: Function, values: pa.Array) -> pa.Array:
     """Return text in capital letters."""
-    return _cased(values, pc.ascii_upper, str.upper)
+    return _change_case(values, pc.ascii_upper, str.upper)
 
 
 def _lower(_call: Function, values: pa.Array) -> pa.Array:
     """Return text in small letters."""
-    return _cased(values, pc.ascii_lower, str.lower)
+    return _change_case(values, pc.ascii_lower, str.lower)
 
 
-def _cased(
+def _change_case(
     values: pa.Array, plain: Callable[[pa.Array], pa.Array], full: Callable[[str], str]
 ) -> pa.Array:
     """Return text in another case: by `plain` if all of it is ASCII."""
@@ -493,7 +503,7 @@ def _like(call: Function, values: pa.Array) -> pa.Array:
     return each(lambda text: pattern.fullmatch(text) is not None, pa.bool_(), values)
 
 
-def _texts(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
+def _text_function(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
     """Return a function of texts that Python has too."""
     return lambda call, *columns: each(apply, call.dtype, *columns)
 
@@ -501,14 +511,14 @@ def _texts(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
 # -- structs and arrays
 
 
-def _field(call: Function, values: pa.Array) -> pa.Array:
+def _struct_field(call: Function, values: pa.Array) -> pa.Array:
     """Return the field number ``options[0]`` of structs."""
     return pc.struct_field(values, call.options[0])
 
 
 def _array_item(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
     """Return an element of every array, counted from 0."""
-    return _element(call, values, index, values_of(index).astype(np.int64))
+    return _elements_at(call, values, index, values_of(index).astype(np.int64))
 
 
 def _element_at(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
@@ -519,10 +529,10 @@ def _element_at(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
     if zero.any():
         raise EvaluationError(int(np.argmax(zero)), "elements begin at 1", "INVALID_INDEX_OF_ZERO")
     lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
-    return _element(call, values, index, np.where(numbers < 0, lengths + numbers, numbers - 1))
+    return _elements_at(call, values, index, np.where(numbers < 0, lengths + numbers, numbers - 1))
 
 
-def _element(call: Function, values: pa.Array, index: pa.Array, numbers: Integers) -> pa.Array:
+def _elements_at(call: Function, values: pa.Array, index: pa.Array, numbers: Integers) -> pa.Array:
     """Return elements by their numbers from 0; outside of the array: an error or null."""
     lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
     outside = (numbers < 0) | (numbers >= lengths)
@@ -559,7 +569,9 @@ def _first_days(months: Integers) -> Integers:
     return months.astype("M8[M]").astype("M8[D]").astype(np.int64)
 
 
-def _of_date(apply: Callable[[Integers], Integers]) -> Callable[[Function, pa.Array], pa.Array]:
+def _date_function(
+    apply: Callable[[Integers], Integers],
+) -> Callable[[Function, pa.Array], pa.Array]:
     """Return a function of a date's days since 1970."""
 
     def evaluate(call: Function, values: pa.Array) -> pa.Array:
@@ -568,7 +580,7 @@ def _of_date(apply: Callable[[Integers], Integers]) -> Callable[[Function, pa.Ar
     return evaluate
 
 
-def _of_time(unit: int, size: int) -> Callable[[Function, pa.Array], pa.Array]:
+def _time_of_day_field(unit: int, size: int) -> Callable[[Function, pa.Array], pa.Array]:
     """Return a field of the time of day: of `unit` microseconds, `size` of which make the next."""
 
     def evaluate(call: Function, values: pa.Array) -> pa.Array:
@@ -602,7 +614,7 @@ def _time_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array
     return column_of(between, mask_of(start), call.dtype)
 
 
-def _known(times: pa.Array, numbers: Integers) -> Integers:
+def _zero_where_null(times: pa.Array, numbers: Integers) -> Integers:
     """Return numbers that come from timestamps, with zeros where these are null."""
     mask = mask_of(times)
     return numbers if mask is None else np.where(mask, numbers, 0)
@@ -610,19 +622,24 @@ def _known(times: pa.Array, numbers: Integers) -> Integers:
 
 def _add_interval(call: Function, times: pa.Array, interval: pa.Array) -> pa.Array:
     """Return timestamps after ``options[0]`` days by the clock and an interval of microseconds."""
-    first, second = (values_of(column).astype(np.int64) for column in (times, interval))
-    days, clock = call.options[0] * _DAY_US, times.type.tz and call.zone not in LOCAL_ZONES
-    if days and clock:
-        first, local = (_known(times, v) for v in (first, local_times(times, call.zone)))
-        first = instants_of(local + days, call.zone, preferred=local - first)
+    start_us, added_us = (values_of(column).astype(np.int64) for column in (times, interval))
+    days_us, by_local_clock = (
+        call.options[0] * _DAY_US,
+        times.type.tz and call.zone not in LOCAL_ZONES,
+    )
+    if days_us and by_local_clock:
+        start_us, local = (
+            _zero_where_null(times, v) for v in (start_us, local_times(times, call.zone))
+        )
+        start_us = instants_of(local + days_us, call.zone, preferred=local - start_us)
     else:
-        second = second + days
+        added_us = added_us + days_us
     with np.errstate(over="ignore"):
-        moved = first + second
-    wrong = ((first ^ moved) & (second ^ moved)) < 0
+        ends_us = start_us + added_us
+    overflows = ((start_us ^ ends_us) & (added_us ^ ends_us)) < 0
     reason = "the timestamp does not fit 64 bits"
-    mask = without(mask_of(interval), wrong, "error", "DATETIME_OVERFLOW", reason)
-    return column_of(moved, mask, call.dtype)
+    mask = without(mask_of(interval), overflows, "error", "DATETIME_OVERFLOW", reason)
+    return column_of(ends_us, mask, call.dtype)
 
 
 def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
@@ -638,7 +655,7 @@ def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
 def _months_between(call: Function, *columns: pa.Array) -> pa.Array:
     """Return the months between timestamps, of which the parts have 31 days."""
     (years, days, seconds, is_last), others = (
-        _in_months(column, call.zone) for column in columns[:2]
+        _split_into_months(column, call.zone) for column in columns[:2]
     )
     whole = years - others[0]
     same = (days == others[1]) | (is_last & others[3])
@@ -649,11 +666,11 @@ def _months_between(call: Function, *columns: pa.Array) -> pa.Array:
     return column_of(np.where(rounds, rounded_off, months), mask_of(columns[2]), pa.float64())
 
 
-def _in_months(times: pa.Array, zone: str) -> tuple[Integers, Integers, Integers, Any]:
+def _split_into_months(times: pa.Array, zone: str) -> tuple[Integers, Integers, Integers, Any]:
     """Return the month since 1970, its day, the seconds of that, and whether it is the last day."""
-    days = _known(times, local_times(times, zone)) // _DAY_US
+    days = _zero_where_null(times, local_times(times, zone)) // _DAY_US
     months = _months_of(days)
-    seconds = (_known(times, values_of(times)) - days_begin(days, zone)) // 1_000_000
+    seconds = (_zero_where_null(times, values_of(times)) - days_begin(days, zone)) // 1_000_000
     return months, days - _first_days(months) + 1, seconds, days == _last_day(days)
 
 
@@ -676,7 +693,7 @@ def _next_day(call: Function, dates: pa.Array) -> pa.Array:
 
 def _to_utc(call: Function, times: pa.Array) -> pa.Array:
     """Return the moments at which the clock of zone ``options[0]`` shows what UTC's clock does."""
-    moments = instants_of(_known(times, values_of(times)), call.options[0])
+    moments = instants_of(_zero_where_null(times, values_of(times)), call.options[0])
     return column_of(moments, mask_of(times), times.type)
 
 
@@ -701,8 +718,8 @@ def _truncate_date(call: Function, dates: pa.Array) -> pa.Array:
 
 def _truncate_time(call: Function, times: pa.Array) -> pa.Array:
     """Return the first moment of the unit ``options[0]``, by the clock of the zone."""
-    moments, unit = _known(times, values_of(times)), call.options[0]
-    local = _known(times, local_times(times, call.zone))
+    moments, unit = _zero_where_null(times, values_of(times)), call.options[0]
+    local = _zero_where_null(times, local_times(times, call.zone))
     if unit not in _UNITS_US:
         moments = days_begin(_truncated_days(local // _DAY_US, unit), call.zone)
     elif _UNITS_US[unit] <= _UNITS_US["SECOND"]:
@@ -764,12 +781,12 @@ def _cast(call: Function, values: pa.Array) -> pa.Array:
     convert = partial(cast, overflow=call.overflow, zone=call.zone, shortest=any(call.options))
     if not pa.types.is_list(call.dtype):
         return convert(values, call.dtype)
-    rows, elements = opened(values)
+    rows, elements = rows_and_elements(values)
     try:
         converted = convert(elements, call.dtype.value_type)
     except EvaluationError as error:
         raise EvaluationError(int(rows[error.row]), error.reason, error.condition) from error
-    return listed(rows, converted, values, call.dtype)
+    return lists_of_rows(rows, converted, values, call.dtype)
 
 
 def _negated(values: pa.Array, overflow: Overflow) -> pa.Array:
@@ -803,70 +820,70 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     **ARRAYS,
     **TEXTS,
     "Abs": lambda call, values: _absolute(values, call.overflow),
-    "Add": _arithmetic("+"),
+    "Add": _arithmetic_function("+"),
     "AddMonths": _add_months,
     "BRound": _bround,
-    "BitwiseAnd": _bitwise(np.bitwise_and),
+    "BitwiseAnd": _bitwise_function(np.bitwise_and),
     "BitwiseNot": lambda _, v: column_of(~values_of(v), mask_of(v), v.type),
-    "BitwiseOr": _bitwise(np.bitwise_or),
-    "BitwiseXor": _bitwise(np.bitwise_xor),
+    "BitwiseOr": _bitwise_function(np.bitwise_or),
+    "BitwiseXor": _bitwise_function(np.bitwise_xor),
     "Cast": _cast,
-    "Ceil": _to_whole(upwards=True),
-    "Contains": _texts(lambda text, part: part in text),
+    "Ceil": _ceil_or_floor(upwards=True),
+    "Contains": _text_function(lambda text, part: part in text),
     "DateAdd": _add_days(1),
     "DateDiff": _date_difference,
     "DateSub": _add_days(-1),
-    "DayOfMonth": _of_date(lambda days: days - _first_days(_months_of(days)) + 1),
-    "DayOfWeek": _of_date(lambda days: (days + 4) % 7 + 1),
+    "DayOfMonth": _date_function(lambda days: days - _first_days(_months_of(days)) + 1),
+    "DayOfWeek": _date_function(lambda days: (days + 4) % 7 + 1),
     "DayName": lambda _, dates: named_day(_days_of(dates), mask_of(dates)),
-    "DayOfYear": _of_date(lambda days: days - _truncated_days(days, "YEAR") + 1),
-    "Divide": _arithmetic("/"),
+    "DayOfYear": _date_function(lambda days: days - _truncated_days(days, "YEAR") + 1),
+    "Divide": _arithmetic_function("/"),
     "Exp": _exponential,
     "ElementAt": _element_at,
-    "EndsWith": _texts(str.endswith),
-    "Floor": _to_whole(upwards=False),
+    "EndsWith": _text_function(str.endswith),
+    "Floor": _ceil_or_floor(upwards=False),
     "FromUTCTimestamp": _from_utc,
     "GetArrayItem": _array_item,
-    "GetStructField": _field,
-    "Hour": _of_time(_UNITS_US["HOUR"], 24),
+    "GetStructField": _struct_field,
+    "Hour": _time_of_day_field(_UNITS_US["HOUR"], 24),
     "IntegralDivide": _integral_divide,
     "KnownFloatingPointNormalized": lambda _, values: values,
     "KnownNotContainsNull": lambda _, values: values,
     "KnownNotNull": lambda _, values: values,
     "KnownNullable": lambda _, values: values,
-    "LastDay": _of_date(_last_day),
+    "LastDay": _date_function(_last_day),
     "Length": _length,
     "Like": _like,
-    "Log": _logarithm(java_math.log),
-    "Log10": _logarithm(java_math.log10),
-    "Log2": _logarithm(java_math.log2),
+    "Log": _logarithm_function(java_math.log),
+    "Log10": _logarithm_function(java_math.log10),
+    "Log2": _logarithm_function(java_math.log2),
     "Lower": _lower,
     "MicrosToTimestamp": _from_unix(1),
     "MillisToTimestamp": _from_unix(1_000),
-    "Minute": _of_time(_UNITS_US["MINUTE"], 60),
-    "Month": _of_date(lambda days: _months_of(days) % 12 + 1),
+    "Minute": _time_of_day_field(_UNITS_US["MINUTE"], 60),
+    "Month": _date_function(lambda days: _months_of(days) % 12 + 1),
     "MonthsBetween": _months_between,
     "MonthName": lambda _, dates: named_month(_months_of(_days_of(dates)), mask_of(dates)),
-    "Multiply": _arithmetic("*"),
+    "Multiply": _arithmetic_function("*"),
     "NextDay": _next_day,
     "NormalizeNaNAndZero": lambda _, values: canonical_floats(values),
     "Pmod": _pmod,
     "Pow": _power,
     "PreciseTimestampConversion": _same_bits,
-    "Quarter": _of_date(lambda days: _months_of(days) % 12 // 3 + 1),
-    "Remainder": _arithmetic("%"),
+    "Quarter": _date_function(lambda days: _months_of(days) % 12 // 3 + 1),
+    "Remainder": _arithmetic_function("%"),
     "Round": _round,
-    "Second": _of_time(_UNITS_US["SECOND"], 60),
+    "Second": _time_of_day_field(_UNITS_US["SECOND"], 60),
     "SecondsToTimestamp": _from_unix(1_000_000),
     "Signum": _signum,
     "Sqrt": _square_root,
-    "StartsWith": _texts(str.startswith),
-    "StringReplace": _texts(lambda text, old, new: text.replace(old, new) if old else text),
-    "StringTrim": _texts(lambda text: text.strip(" ")),
-    "StringTrimLeft": _texts(lambda text: text.lstrip(" ")),
-    "StringTrimRight": _texts(lambda text: text.rstrip(" ")),
+    "StartsWith": _text_function(str.startswith),
+    "StringReplace": _text_function(lambda text, old, new: text.replace(old, new) if old else text),
+    "StringTrim": _text_function(lambda text: text.strip(" ")),
+    "StringTrimLeft": _text_function(lambda text: text.lstrip(" ")),
+    "StringTrimRight": _text_function(lambda text: text.rstrip(" ")),
     "Substring": _substring,
-    "Subtract": _arithmetic("-"),
+    "Subtract": _arithmetic_function("-"),
     "SubtractDates": _date_difference,
     "SubtractTimestamps": _time_difference,
     "TimestampAddInterval": _add_interval,
@@ -881,10 +898,12 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
     "UnixSeconds": _unix_time(1_000_000),
     "UnixTimestamp": _unix_time(1_000_000, towards_zero=True),
     "Upper": _upper,
-    "WeekOfYear": _of_date(_week_of_year),
-    "WidthBucket": _bucket,
-    "WeekDay": _of_date(lambda days: (days + 3) % 7),
-    "Year": _of_date(lambda days: days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970),
+    "WeekOfYear": _date_function(_week_of_year),
+    "WidthBucket": _width_bucket,
+    "WeekDay": _date_function(lambda days: (days + 3) % 7),
+    "Year": _date_function(
+        lambda days: days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970
+    ),
 }
 """Spark's expression class → its function of columns that are null where an operand is."""
 
@@ -892,7 +911,7 @@ FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
 # -- forms
 
 
-def _comparison(sign: str) -> Callable[[Form, Rows], pa.Array]:
+def _comparison_function(sign: str) -> Callable[[Form, Rows], pa.Array]:
     """Return a comparison, null for a null operand."""
 
     def evaluate(call: Form, rows: Rows) -> pa.Array:
@@ -931,7 +950,7 @@ def _coalesce(call: Form, rows: Rows) -> pa.Array:
     return result
 
 
-def _extreme(sign: str) -> Callable[[Form, Rows], pa.Array]:
+def _least_or_greatest(sign: str) -> Callable[[Form, Rows], pa.Array]:
     """Return the smallest (``<``) or largest (``>``) of values that are not null."""
 
     def evaluate(call: Form, rows: Rows) -> pa.Array:
@@ -968,14 +987,14 @@ def _concat(call: Form, rows: Rows) -> pa.Array:
     for argument in call.arguments[1:]:  # after a null, Spark looks at no further one
         columns.append(argument.evaluate(rows.where(valid)))
         valid = pc.and_(valid, columns[-1].is_valid())
-    parts = [opened(column) for column in columns]
+    parts = [rows_and_elements(column) for column in columns]
     numbers = np.concatenate([number for number, _ in parts])
     elements = pa.concat_arrays([part.cast(call.dtype.value_type) for _, part in parts])
     stays = values_of(valid)[numbers]
     order = np.argsort(numbers, kind="stable")
     order = order[stays[order]]
     like = pc.if_else(valid, True, None)
-    return listed(numbers[order], elements.take(pa.array(order)), like, call.dtype)
+    return lists_of_rows(numbers[order], elements.take(pa.array(order)), like, call.dtype)
 
 
 def _concat_with(call: Form, rows: Rows) -> pa.Array:
@@ -984,15 +1003,15 @@ def _concat_with(call: Form, rows: Rows) -> pa.Array:
     numbers, texts = [np.empty(0, np.int64)], [pa.array([], pa.string())]
     for column in columns:
         is_list = pa.types.is_list(column.type)
-        number, values = opened(column) if is_list else (np.arange(len(column)), column)
-        some = np.flatnonzero(values_of(values.is_valid()))
-        numbers.append(number[some])
-        texts.append(values.take(pa.array(some)).cast(pa.string()))
+        number, values = rows_and_elements(column) if is_list else (np.arange(len(column)), column)
+        not_null = np.flatnonzero(values_of(values.is_valid()))
+        numbers.append(number[not_null])
+        texts.append(values.take(pa.array(not_null)).cast(pa.string()))
     every = np.concatenate(numbers)
     order = np.argsort(every, kind="stable")
     ordered = pa.concat_arrays(texts).take(pa.array(order))
     return pc.binary_join(
-        listed(every[order], ordered, delimiter, pa.list_(pa.string())), delimiter
+        lists_of_rows(every[order], ordered, delimiter, pa.list_(pa.string())), delimiter
     )
 
 
@@ -1012,21 +1031,21 @@ def _array(call: Form, rows: Rows) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, values, type=call.dtype)
 
 
-def _repeated(call: Form, rows: Rows) -> pa.Array:
+def _array_repeat(call: Form, rows: Rows) -> pa.Array:
     """Return arrays of one value, some times; null where the number is."""
     element, number = call.arguments
     times = rows.needed(number.evaluate(rows))
     values = element.evaluate(rows.where(times.is_valid()))
     counts = np.maximum(values_of(times.fill_null(0)).astype(np.int64), 0)
-    which = np.repeat(np.arange(len(counts)), counts)
-    return listed(which, values.take(pa.array(which)), times, call.dtype)
+    repeated_rows = np.repeat(np.arange(len(counts)), counts)
+    return lists_of_rows(repeated_rows, values.take(pa.array(repeated_rows)), times, call.dtype)
 
 
-def _with_item(call: Form, rows: Rows) -> pa.Array:
+def _append_or_prepend(call: Form, rows: Rows) -> pa.Array:
     """Return arrays with a further element: the first one, or the last one (``options[0]``)."""
     lists = call.arguments[0].evaluate(rows)
     items = call.arguments[1].evaluate(rows.where(lists.is_valid()))
-    numbers, elements = opened(lists)
+    numbers, elements = rows_and_elements(lists)
     own = np.flatnonzero(values_of(lists.is_valid()))
     parts = [(numbers, elements), (own, items.take(pa.array(own)).cast(elements.type))]
     if not call.options[0]:
@@ -1034,10 +1053,10 @@ def _with_item(call: Form, rows: Rows) -> pa.Array:
     every = np.concatenate([number for number, _ in parts])
     order = np.argsort(every, kind="stable")
     values = pa.concat_arrays([values for _, values in parts]).take(pa.array(order))
-    return listed(every[order], values, lists, call.dtype)
+    return lists_of_rows(every[order], values, lists, call.dtype)
 
 
-def _hash(
+def _hash_function(
     apply: Callable[[list[pa.Array], int], pa.Array],
 ) -> Callable[[Form, Rows], pa.Array]:
     """Return a hash of all values, of which the nulls change nothing; its seed: ``options[0]``."""
@@ -1045,27 +1064,27 @@ def _hash(
 
 
 FORMS: dict[str, Callable[[Form, Rows], pa.Array]] = {
-    "ArrayInsert": _with_item,
-    "ArrayRepeat": _repeated,
+    "ArrayInsert": _append_or_prepend,
+    "ArrayRepeat": _array_repeat,
     "Coalesce": _coalesce,
     "Concat": _concat,
     "ConcatWs": _concat_with,
     "CreateArray": _array,
     "CreateNamedStruct": _named_struct,
     "EqualNullSafe": _null_safe_equal,
-    "EqualTo": _comparison("="),
-    "GreaterThan": _comparison(">"),
-    "GreaterThanOrEqual": _comparison(">="),
-    "Greatest": _extreme(">"),
+    "EqualTo": _comparison_function("="),
+    "GreaterThan": _comparison_function(">"),
+    "GreaterThanOrEqual": _comparison_function(">="),
+    "Greatest": _least_or_greatest(">"),
     "In": _is_in,
     "InSet": _is_in,
     "IsNaN": _is_nan,
-    "Least": _extreme("<"),
-    "LessThan": _comparison("<"),
-    "LessThanOrEqual": _comparison("<="),
-    "Murmur3Hash": _hash(murmur3),
+    "Least": _least_or_greatest("<"),
+    "LessThan": _comparison_function("<"),
+    "LessThanOrEqual": _comparison_function("<="),
+    "Murmur3Hash": _hash_function(murmur3),
     "NaNvl": _unless_nan,
-    "XxHash64": _hash(xxhash64),
+    "XxHash64": _hash_function(xxhash64),
 }
 """Spark's expression class → its function of rows."""
 

@@ -110,7 +110,7 @@ class GroupKeys:
                     self.columns.append((self.removed_by, expression))
                     self.bound.append(PlacedColumn(attribute=attribute, place=self.removed_by))
                 continue
-            place = self._place(translation, name, expression, dtype, names)
+            place = self._add_key_columns(translation, name, expression, dtype, names)
             self.bound.append(PlacedColumn(attribute=attribute, place=place))
         self.names = tuple(names)
 
@@ -139,7 +139,7 @@ class GroupKeys:
             for column in self.bound
         ]
 
-    def _place(
+    def _add_key_columns(
         self, translation: Translator, name: str, expression: Any, dtype: Any, names: list[str]
     ) -> Place:
         """Add the columns of a key, one for each field of a struct; return their place.
@@ -161,7 +161,7 @@ class GroupKeys:
         if not isinstance(dtype, StructType):
             translation.check_key(expression, name, dtype)
             own = translation.unique(name)
-            self.columns.append((own, _normal(catalyst, expression, dtype)))
+            self.columns.append((own, _normalized_key(catalyst, expression, dtype)))
             names.append(own)
             return own
         is_null = None
@@ -172,7 +172,7 @@ class GroupKeys:
         fields = tuple(
             (
                 field.name,
-                self._place(
+                self._add_key_columns(
                     translation,
                     f"{name}_{field.name}",
                     catalyst.field(expression, ordinal),
@@ -192,7 +192,7 @@ class GroupKeys:
         return None
 
 
-def _normal(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
+def _normalized_key(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
     """Return a key with one NaN and one zero, as Spark groups by them."""
     if not isinstance(dtype, FloatType | DoubleType):
         return expression

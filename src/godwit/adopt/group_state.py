@@ -227,11 +227,11 @@ class _Calls:
             keyAsUnsafe=b"",
             valueSchema=self._rows.schema,
         )
-        emitted = list(self._checked(self._function(key, frames, state)))
-        self._write(group, state, timers)
+        emitted = list(self._checked_frames(self._function(key, frames, state)))
+        self._write_state(group, state, timers)
         return emitted
 
-    def _checked(self, result: Any) -> Iterator[pd.DataFrame]:
+    def _checked_frames(self, result: Any) -> Iterator[pd.DataFrame]:
         """Yield the DataFrames of a result; raise as Spark's worker does for anything else."""
         if isinstance(result, pd.DataFrame) or not hasattr(result, "__iter__"):
             expected = "iterable of pandas.DataFrame" if hasattr(result, "__iter__") else "iterable"
@@ -256,7 +256,7 @@ class _Calls:
                 )
             yield frame
 
-    def _write(self, group: int, state: GroupState, timers: list[int]) -> None:
+    def _write_state(self, group: int, state: GroupState, timers: list[int]) -> None:
         """Change the key's state and time-out as the function left them."""
         timeout = int(state._timeout_timestamp)  # noqa: SLF001 - what PySpark sends to the JVM
         removed, updated = state._removed, state._updated  # noqa: SLF001 - as above

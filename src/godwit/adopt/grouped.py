@@ -133,14 +133,14 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
         """Assign rows to groups, and leave out those whose group earlier batches have removed."""
         if self.only_time is not None:
             rows = only_rows(rows, self.only_time)
-        panes = self._entries(rows)
+        panes = self._removal_times(rows)
         late = values_of(panes) < max(time.closed, _EPOCH)
         if late.any():
             panes = panes.filter(pa.array(~late))
         rows, left_out, arrivals = leave_out(rows, late, self)
         return self.with_panes(rows, panes), left_out, arrivals
 
-    def _entries(self, rows: pa.RecordBatch) -> pa.Array:
+    def _removal_times(self, rows: pa.RecordBatch) -> pa.Array:
         """Return the event time of each row's entry: just before the watermark that removes it."""
         moment = self.schema.keys.field(self.pane_position).type
         if self.removed_by is None:
@@ -176,25 +176,25 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
             groups, keys = data.grouped(self.pane_position)
             rows = data.rows.values
             rows = self.merge_partials(groups, rows) if data.is_partial else rows
-            known, prior = data.state.find(keys, groups.key_groups)
+            is_stored, prior = data.state.find(keys, groups.key_groups)
             state = self.update_states(
-                groups, keys, rows, known, prior, are_partial=data.is_partial
+                groups, keys, rows, is_stored, prior, are_partial=data.is_partial
             )
             changed = StateRows(hashes=groups.hashes, keys=keys, values=state)
             if self.update:
-                output = self._emitted(changed)
+                output = self._output_rows(changed)
         elif self._is_one_group:
             output = self._global_result(data)
         if not self.update and self.closes(data.time):
             cpu = cpu_clock.process_time()
-            output = self._removed(data, changed)
+            output = self._results_of_removed(data, changed)
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         written = {}
         if groups is not None and changed is not None:
             written = {self.states[0].state: (changed, groups.key_groups)}
         return OperatorOutput(output=output, groups=groups, changed=written, closing_ms=closing_ms)
 
-    def _removed(self, data: OperatorInput, changed: StateRows | None) -> pa.RecordBatch:
+    def _results_of_removed(self, data: OperatorInput, changed: StateRows | None) -> pa.RecordBatch:
         """Return the results of the groups that this batch removes."""
         entries, closing = self.closing_entries(data, changed)
         if closing is not None:
@@ -202,13 +202,13 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
             groups = group_rows(entries.hashes, entries.keys, data.num_key_groups)
             newest = groups.order[groups.starts[1:] - 1]
             entries = entries.take(newest)
-        return self._emitted(entries)
+        return self._output_rows(entries)
 
     def closing_panes(self, time: EpochTime) -> tuple[int, int]:
         """Return the range of the entries that this batch removes."""
         return self.first_needed_pane(time.closed), self.first_needed_pane(time.until)
 
-    def _emitted(self, entries: StateRows) -> pa.RecordBatch:
+    def _output_rows(self, entries: StateRows) -> pa.RecordBatch:
         """Return the output rows of groups, from their entries."""
         position = self.pane_position
         own = entries.keys.columns[:position]
@@ -225,8 +225,8 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
         entry = pa.RecordBatch.from_arrays(
             [pa.array([True]), column_of(np.array([END]), None, keys.field(1).type)], schema=keys
         )
-        result = _entry_here(self, data, entry)
-        return None if result is None else self._emitted(result)
+        result = _entry_if_on_this_lane(self, data, entry)
+        return None if result is None else self._output_rows(result)
 
 
 def only_rows(rows: pa.RecordBatch, only_time: str) -> pa.RecordBatch:
@@ -258,11 +258,11 @@ def _has_rows(output: OperatorOutput) -> bool:
 def whole_result(operator: GroupedAggregates, data: OperatorInput) -> pa.RecordBatch | None:
     """Return the result of a whole stream in a batch without rows, on the lane that has it."""
     key = pa.RecordBatch.from_arrays([pa.array([True])], schema=KEY_OF_ALL)
-    entry = _entry_here(operator, data, key)
+    entry = _entry_if_on_this_lane(operator, data, key)
     return None if entry is None else operator.finish(entry.keys, entry.values)
 
 
-def _entry_here(
+def _entry_if_on_this_lane(
     operator: ComputeOperator, data: OperatorInput, entry: pa.RecordBatch
 ) -> StateRows | None:
     """Return the state of one entry, a new one if it has none; ``None`` on other lanes.
@@ -273,5 +273,5 @@ def _entry_here(
     places: npt.NDArray[np.int32] = key_groups_of(hashes, data.num_key_groups)
     if data.here is None or not data.here[places[0]]:
         return None
-    known, prior = data.state.find(entry, places)
-    return StateRows(hashes=hashes, keys=entry, values=operator.prior_or_new(known, prior))
+    is_stored, prior = data.state.find(entry, places)
+    return StateRows(hashes=hashes, keys=entry, values=operator.prior_or_new(is_stored, prior))

@@ -56,50 +56,57 @@ class _BoundIntervalSum(BuiltIn):
     count: BoundAggregate | None
 
     def create(self, count: int) -> pa.RecordBatch:
-        return self._joined(*(part.create(count) for part in self._parts))
+        return self._states_as_one(*(part.create(count) for part in self._bound_parts))
 
     def update(
         self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
     ) -> pa.RecordBatch:
         micros = columns[0].cast(pa.int64())
-        own = zip(self._parts, self._split(states), strict=True)
-        return self._joined(*(part.update(state, groups, micros) for part, state in own))
+        own = zip(self._bound_parts, self._states_of_parts(states), strict=True)
+        return self._states_as_one(*(part.update(state, groups, micros) for part, state in own))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        own = zip(self._parts, self._split(left), self._split(right), strict=True)
-        return self._joined(*(part.merge(mine, theirs) for part, mine, theirs in own))
+        own = zip(
+            self._bound_parts,
+            self._states_of_parts(left),
+            self._states_of_parts(right),
+            strict=True,
+        )
+        return self._states_as_one(*(part.merge(mine, theirs) for part, mine, theirs in own))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the sums, or the means, rounded half away from zero as Spark does."""
         total, *counts = (
             part.finish(state).cast(pa.int64())
-            for part, state in zip(self._parts, self._split(states), strict=True)
+            for part, state in zip(self._bound_parts, self._states_of_parts(states), strict=True)
         )
         if not counts:
             return total.cast(_OUTPUT)
         pairs = zip(total.to_pylist(), counts[0].to_pylist(), strict=True)
-        means = [None if micros is None else _divided(micros, count) for micros, count in pairs]
+        means = [
+            None if micros is None else _rounded_quotient(micros, count) for micros, count in pairs
+        ]
         return pa.array(means, pa.int64()).cast(_OUTPUT)
 
     @property
-    def _parts(self) -> list[BoundAggregate]:
+    def _bound_parts(self) -> list[BoundAggregate]:
         return [self.total] if self.count is None else [self.total, self.count]
 
-    def _split(self, states: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def _states_of_parts(self, states: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return the states of each part."""
         parts, first = [], 0
-        for part in self._parts:
+        for part in self._bound_parts:
             columns = states.columns[first : first + len(part.state)]
             parts.append(pa.RecordBatch.from_arrays(columns, schema=part.state))
             first += len(part.state)
         return parts
 
-    def _joined(self, *parts: pa.RecordBatch) -> pa.RecordBatch:
+    def _states_as_one(self, *parts: pa.RecordBatch) -> pa.RecordBatch:
         """Return the states of the parts as one."""
         return self.states(*(column for part in parts for column in part.columns))
 
 
-def _divided(micros: int, count: int) -> int:
+def _rounded_quotient(micros: int, count: int) -> int:
     """Return a quotient, rounded half away from zero."""
     rounded = (2 * abs(micros) + count) // (2 * count)
     return rounded if micros >= 0 else -rounded

@@ -30,7 +30,9 @@ _INVLN2 = 1.44269504088896338700e00
 _TWO54 = 1.80143985094819840000e16
 
 
-def _parts(values: Doubles) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _high_bits_and_exponents(
+    values: Doubles,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the upper 32 bits of doubles, and the exponent of two that small ones were given."""
     small = values < 2.2250738585072014e-308
     scaled = values * np.where(small, _TWO54, 1.0)
@@ -39,7 +41,7 @@ def _parts(values: Doubles) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 
 def log(values: Doubles) -> Doubles:
     """Return natural logarithms of positive numbers, infinity and NaN."""
-    bits, exponent = _parts(values)
+    bits, exponent = _high_bits_and_exponents(values)
     high, low = bits >> 32, bits & 0xFFFFFFFF
     exponent = exponent + (high >> 20) - 1023
     high = high & 0x000FFFFF
@@ -76,7 +78,7 @@ def log(values: Doubles) -> Doubles:
 
 def log10(values: Doubles) -> Doubles:
     """Return decimal logarithms of positive numbers, infinity and NaN."""
-    bits, exponent = _parts(values)
+    bits, exponent = _high_bits_and_exponents(values)
     exponent = exponent + (bits >> 52) - 1023
     negative = (exponent < 0).astype(np.int64)
     mantissa = (bits & 0x000FFFFFFFFFFFFF) | ((0x3FF - negative) << 52)

@@ -42,7 +42,9 @@ def text_of(value: float, *, is_single: bool = False, shortest: bool = False) ->
     sign = "-" if math.copysign(1.0, value) < 0 else ""
     if value == 0:
         return f"{sign}0.0"
-    digits, point = _shortest(abs(value), is_single) if shortest else digits_of(value, is_single)
+    digits, point = (
+        _shortest_digits(abs(value), is_single) if shortest else digits_of(value, is_single)
+    )
     if 0 < point < 8:
         whole, rest = digits[:point].ljust(point, "0"), digits[point:] or "0"
         return f"{sign}{whole}.{rest}"
@@ -76,7 +78,7 @@ def grouped_text(value: float | Decimal, places: int) -> str:
     return f"{'-' if is_negative else ''}{rounded.copy_abs():,.{places}f}"
 
 
-def _shortest(value: float, is_single: bool) -> tuple[str, int]:
+def _shortest_digits(value: float, is_single: bool) -> tuple[str, int]:
     """Return the fewest digits of a number, and the place of its point after the first of them."""
     number = np.float32(value) if is_single else np.float64(value)
     text = np.format_float_scientific(number, unique=True, trim="-")
@@ -147,8 +149,8 @@ def _fraction_digits(odd: int, binary: int, precision: int, small_bits: int) -> 
     first, low, high = True, False, False
     while not (low or high):
         digit, left = divmod(left, divisor)
-        left, margin = 10 * left, _wrapped(10 * margin, width)
-        above = _wrapped(left + margin, width)
+        left, margin = 10 * left, _wrap_to_width(10 * margin, width)
+        above = _wrap_to_width(left + margin, width)
         low, high = left < margin, above > ten if width else above >= ten
         if margin <= 0:  # it did not fit
             low = high = True
@@ -167,7 +169,7 @@ def _fraction_digits(odd: int, binary: int, precision: int, small_bits: int) -> 
     return text.rstrip("0") or "0", point
 
 
-def _wrapped(number: int, width: int) -> int:
+def _wrap_to_width(number: int, width: int) -> int:
     """Return a whole number as it is in signed integers of some bits; 0: in unlimited ones."""
     if not width:
         return number

@@ -90,7 +90,7 @@ def java_pattern(text: str) -> JavaPattern | None:
             now.shortest, now.least, now.last = now.width, 0, None
             parts.append("|")
         else:
-            part = _atom(token)
+            part = _python_atom(token)
             if part is None:
                 return None
             is_place = token[0] in "^$"
@@ -111,23 +111,23 @@ def java_pattern(text: str) -> JavaPattern | None:
     )
 
 
-def _atom(token: re.Match[str]) -> str | None:
+def _python_atom(token: re.Match[str]) -> str | None:
     """Return what matches a character, or a place, in Python; ``None`` if it is not known."""
     if token["escaped"] is not None:
-        return _escaped(token["escaped"])
+        return _python_escape(token["escaped"])
     if token["set"] is not None:
-        return _set(token["set"])
+        return _python_class(token["set"])
     return {".": _NO_END_OF_LINE, "$": _AT_END, "^": "^"}.get(token[0]) or re.escape(token[0])
 
 
-def _escaped(character: str) -> str | None:
+def _python_escape(character: str) -> str | None:
     """Return a character, or a class, after a backslash."""
     if character in "dDwWsStnrf":
         return "\\" + character
     return None if character.isalnum() or character.isspace() else re.escape(character)
 
 
-def _set(text: str) -> str | None:
+def _python_class(text: str) -> str | None:
     """Return a class of characters in brackets."""
     inverted = text.startswith("[^")
     members = list(_MEMBER.finditer(text[2:-1] if inverted else text[1:-1]))
@@ -136,7 +136,7 @@ def _set(text: str) -> str | None:
     parts = []
     for place, member in enumerate(members):
         if member[1] is not None:
-            part = _escaped(member[1])
+            part = _python_escape(member[1])
             if part is None:
                 return None
             parts.append(part)

@@ -201,7 +201,7 @@ class JoinedRows(KeyedOperator):
         if late.any():
             lost = rows.filter(pa.array(late)).select([*self.own_keys.names, *self.rows.names])
             reasons = pa.array(["late"] * lost.num_rows, pa.string())
-            shown = self._decoded(lost).columns
+            shown = self._decode_nested(lost).columns
             left_out = pa.RecordBatch.from_arrays([*shown, reasons], schema=self.left_out_schema)
             rows = rows.filter(pa.array(~late))
             arrivals = Arrivals(late=lost.num_rows)
@@ -243,22 +243,22 @@ class JoinedRows(KeyedOperator):
             return OperatorOutput()
         groups = group_rows(every_hash, pa.concat_batches(own), data.num_key_groups)
         distinct = pa.concat_batches(own).take(pa.array(groups.first_row))
-        loaded = self._loaded(distinct, groups, data.state)
-        new, alone = self._arrived(arrived, groups.of_row[: len(arrived.hashes)])
+        loaded = self._load_stored_rows(distinct, groups, data.state)
+        new, alone = self._split_by_joinable(arrived, groups.of_row[: len(arrived.hashes)])
         rows = loaded.followed_by(new)
         num_loaded = len(loaded.key)
         # Spark finds nulls equal where its optimizer puts no filter before the join.
         keyed = np.ones(distinct.num_rows, np.bool_)
         if self.how != "full":
             keyed = without_null(distinct)
-        left, right = self._pairs(rows, num_loaded, keyed, until)
+        left, right = self._pairs_with_new_rows(rows, num_loaded, keyed, until)
         met = rows.met.copy()
         met[left] = met[right] = True
-        output = [self._paired(rows, left, right, met)]
+        output = [self._output_of_pairs(rows, left, right, met)]
         gone = rows.expires <= until
         lost = gone & ~met & self._comes_out_alone(rows.side)
         output += [
-            self._unpaired(some, pick)
+            self._output_of_unmatched(some, pick)
             for some, pick in ((rows, lost), (alone, self._comes_out_alone(alone.side)))
             if self.how != "semi"
         ]
@@ -267,10 +267,10 @@ class JoinedRows(KeyedOperator):
         return OperatorOutput(
             output=pa.concat_batches(output),
             groups=groups,
-            changed=self._changes(rows, met, gone, groups, distinct),
+            changed=self._state_changes(rows, met, gone, groups, distinct),
         )
 
-    def _arrived(self, arrived: StateRows, key: IntArray) -> tuple[_Rows, _Rows]:
+    def _split_by_joinable(self, arrived: StateRows, key: IntArray) -> tuple[_Rows, _Rows]:
         """Return the rows of a batch that can meet others, and those that cannot."""
         column = arrived.values.column(EXPIRES)
         times, mask = values_of(column), mask_of(column)
@@ -289,17 +289,23 @@ class JoinedRows(KeyedOperator):
         passes = values_of(arrived.values.column(PASSES_OWN_CONDITION).fill_null(False))
         return rows.take(np.flatnonzero(passes)), rows.take(np.flatnonzero(~passes))
 
-    def _loaded(self, distinct: pa.RecordBatch, groups: Groups, state: StateView) -> _Rows:
+    def _load_stored_rows(
+        self, distinct: pa.RecordBatch, groups: Groups, state: StateView
+    ) -> _Rows:
         """Return all stored rows of keys, of both sides."""
         count = distinct.num_rows
         key = np.repeat(np.arange(count), 2)
         side = np.tile(np.array([LEFT, RIGHT], np.int8), count)
-        first = self._found((key, side, np.zeros(2 * count, np.int64)), distinct, groups, state)
+        first = self._find_stored_rows(
+            (key, side, np.zeros(2 * count, np.int64)), distinct, groups, state
+        )
         which, number = expand_ranges(np.ones(len(first.key), np.int64), first.count - 1)
-        rest = self._found((first.key[which], first.side[which], number), distinct, groups, state)
+        rest = self._find_stored_rows(
+            (first.key[which], first.side[which], number), distinct, groups, state
+        )
         return first.followed_by(rest)
 
-    def _found(
+    def _find_stored_rows(
         self,
         place: tuple[IntArray, npt.NDArray[np.int8], IntArray],
         distinct: pa.RecordBatch,
@@ -309,12 +315,12 @@ class JoinedRows(KeyedOperator):
         """Return the stored rows that exist; `place`: keys, sides and numbers."""
         key, side, number = place
         wanted = self._entry_keys(distinct, key, side, number)
-        known, values = state.find(wanted, groups.key_groups[key])
-        values = values.filter(pa.array(known))
+        is_stored, values = state.find(wanted, groups.key_groups[key])
+        values = values.filter(pa.array(is_stored))
         return _Rows(
-            key=key[known],
-            side=side[known],
-            number=number[known],
+            key=key[is_stored],
+            side=side[is_stored],
+            number=number[is_stored],
             expires=values_of(values.column(0)),
             met=values_of(values.column(1)),
             count=values_of(values.column(2)),
@@ -336,7 +342,7 @@ class JoinedRows(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
-    def _pairs(
+    def _pairs_with_new_rows(
         self, rows: _Rows, num_loaded: int, keyed: Bools, until: int
     ) -> tuple[IntArray, IntArray]:
         """Return the positions of the left and right rows of all pairs with a new row.
@@ -348,8 +354,11 @@ class JoinedRows(KeyedOperator):
         is_left = (rows.side == LEFT) & keyed[rows.key]
         is_right = (rows.side == RIGHT) & keyed[rows.key]
         parts = [
-            _same_key(rows.key, np.flatnonzero(some), np.flatnonzero(others))
-            for some, others in ((is_left & new, is_right), (is_left & ~new, is_right & new))
+            _same_key(rows.key, np.flatnonzero(chosen_left), np.flatnonzero(chosen_right))
+            for chosen_left, chosen_right in (
+                (is_left & new, is_right),
+                (is_left & ~new, is_right & new),
+            )
         ]
         left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
         if self.how == "semi":
@@ -359,11 +368,11 @@ class JoinedRows(KeyedOperator):
         if self.condition is None or not len(left):
             return left, right
         pairs = self._side_by_side(rows, left, right)
-        holds = self.condition(pa.Table.from_batches([self._decoded(pairs)])).column(0)
-        which = np.flatnonzero(values_of(holds.combine_chunks().fill_null(False)))
-        return left[which], right[which]
+        holds = self.condition(pa.Table.from_batches([self._decode_nested(pairs)])).column(0)
+        holding = np.flatnonzero(values_of(holds.combine_chunks().fill_null(False)))
+        return left[holding], right[holding]
 
-    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _decode_nested(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the values of their arrays and maps."""
         names = rows.schema.names
         columns = [
@@ -374,9 +383,9 @@ class JoinedRows(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _emitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _output_of_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the output of rows with its columns."""
-        columns = self._decoded(rows.select(self.output.names)).columns
+        columns = self._decode_nested(rows.select(self.output.names)).columns
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
     def _side_by_side(self, rows: _Rows, left: IntArray, right: IntArray) -> pa.RecordBatch:
@@ -389,27 +398,29 @@ class JoinedRows(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.rows)
 
-    def _paired(self, rows: _Rows, left: IntArray, right: IntArray, met: Bools) -> pa.RecordBatch:
+    def _output_of_pairs(
+        self, rows: _Rows, left: IntArray, right: IntArray, met: Bools
+    ) -> pa.RecordBatch:
         """Return the output of pairs; of a semi join, that of left rows which met their first."""
         if self.how != "semi":
-            return self._emitted(self._side_by_side(rows, left, right))
+            return self._output_of_rows(self._side_by_side(rows, left, right))
         first = np.flatnonzero(met & ~rows.met & (rows.side == LEFT))
-        return self._emitted(rows.values.take(pa.array(first)))
+        return self._output_of_rows(rows.values.take(pa.array(first)))
 
     def _comes_out_alone(self, side: npt.NDArray[np.int8]) -> Bools:
         """Return a mask of rows that come out if they meet none."""
         outer = np.array([self.how in ("left", "full"), self.how in ("right", "full")])
         return outer[side]
 
-    def _unpaired(self, rows: _Rows, pick: Bools) -> pa.RecordBatch:
+    def _output_of_unmatched(self, rows: _Rows, pick: Bools) -> pa.RecordBatch:
         """Return the output of rows that met none."""
-        which = np.flatnonzero(pick)
-        none = np.full(len(which), -1)
-        is_left = rows.side[which] == LEFT
-        pairs = np.where(is_left, which, none), np.where(is_left, none, which)
-        return self._emitted(self._side_by_side(rows, *pairs))
+        picked = np.flatnonzero(pick)
+        none = np.full(len(picked), -1)
+        is_left = rows.side[picked] == LEFT
+        pairs = np.where(is_left, picked, none), np.where(is_left, none, picked)
+        return self._output_of_rows(self._side_by_side(rows, *pairs))
 
-    def _changes(
+    def _state_changes(
         self,
         rows: _Rows,
         met: Bools,

@@ -88,7 +88,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     sides = [
         _Side(plan=child, own={id_of(a) for a in output_of(child)}) for child in children_of(node)
     ]
-    both = _split(translation, node, sides, how)
+    both = _split_condition(translation, node, sides, how)
     marked = [any(kind_of(p) == "EventTimeWatermark" for p in walk(s.plan)) for s in sides]
     timed = any(marked)
     key_names: list[str] = []
@@ -118,8 +118,8 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     name = translation.unique("join")
     keys = tuple(key_names)
     delay_us = -min(0, *(side.reach_us for side in sides)) if forgets else 0
-    make = partial(
-        _operator,
+    new_operator = partial(
+        _join_operator,
         name,
         keys,
         tuple(tuple(side.names) for side in sides),
@@ -134,19 +134,21 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
         name=name,
         upstream=streams[0].node,
         keys=keys,
-        make=make,
+        make=new_operator,
         action=f"{how} join",
         others=((streams[1].node, keys),),
     )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
     translation.states.append(
-        JoinState(operator=name, how=how, sides=states, stored=partial(_stored, translation, node))
+        JoinState(
+            operator=name, how=how, sides=states, stored=partial(_stored_columns, translation, node)
+        )
     )
     shown = sides[:1] if how == "semi" else sides
     return translation.rows_at(node, operator, [pair for side in shown for pair in side.places])
 
 
-def _split(translation: Translator, node: Any, sides: list[_Side], how: How) -> list[Any]:
+def _split_condition(translation: Translator, node: Any, sides: list[_Side], how: How) -> list[Any]:
     """Divide a join's condition; return the parts that concern both sides and are no keys.
 
     Spark compares keys of streams as bytes, so that null equals null, and leaves rows out before by
@@ -203,7 +205,7 @@ def _add_columns(translation: Translator, side: _Side, key_names: list[str] | No
         keys = [(name, value) for name, (_, value) in zip(key_names, keys, strict=True)]
     rows: list[tuple[str, Any]] = []
     for attribute in output_of(side.plan):
-        place = _place(translation, str(attribute.name()), attribute, rows)
+        place = _add_value_columns(translation, str(attribute.name()), attribute, rows)
         side.places.append((attribute, place))
     side.columns = keys + rows
     side.names = [name for name, _ in rows]
@@ -253,7 +255,9 @@ def _key_columns(translation: Translator, key: Any) -> list[tuple[str, Any]]:
     return [(translation.unique("key"), value)]
 
 
-def _place(translation: Translator, name: str, value: Any, columns: list[tuple[str, Any]]) -> Place:
+def _add_value_columns(
+    translation: Translator, name: str, value: Any, columns: list[tuple[str, Any]]
+) -> Place:
     """Add the columns of a value, one for each field of a struct, and return its place."""
     catalyst, dtype = translation.catalyst, type_of(value)
     if not isinstance(dtype, StructType):
@@ -264,7 +268,9 @@ def _place(translation: Translator, name: str, value: Any, columns: list[tuple[s
     fields = tuple(
         (
             part.name,
-            _place(translation, f"{name}_{part.name}", catalyst.field(value, ordinal), columns),
+            _add_value_columns(
+                translation, f"{name}_{part.name}", catalyst.field(value, ordinal), columns
+            ),
         )
         for ordinal, part in enumerate(dtype.fields)
     )
@@ -274,7 +280,7 @@ def _place(translation: Translator, name: str, value: Any, columns: list[tuple[s
 def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
     """Add the columns of event time; return whether rows of a side are dropped some time."""
     catalyst = translation.catalyst
-    run = _at_run(translation, node)
+    run = _optimized_join(translation, node)
     outputs = [output_of(child) for child in children_of(run)]
     marks = [
         next((a for a in output if WATERMARK_DELAY in metadata_of(a)), None) for output in outputs
@@ -290,10 +296,14 @@ def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
     )
     forgets = False
     for number, (side, mark) in enumerate(zip(sides, marks, strict=True)):
-        late = catalyst.no_time() if mark is None else _moment(translation, node, mark, side.plan)
+        late = (
+            catalyst.no_time()
+            if mark is None
+            else _watermarked_time(translation, node, mark, side.plan)
+        )
         expires = catalyst.no_time()
         if keyed is not None:
-            expires = _moment(translation, node, side.keys[keyed], side.plan)
+            expires = _watermarked_time(translation, node, side.keys[keyed], side.plan)
         elif mark is not None:
             reach_ms = catalyst.state_watermark(
                 outputs[number], outputs[1 - number], run.condition(), _SOME_TIME_MS
@@ -320,9 +330,9 @@ def _states_of(sides: Sequence[_Side]) -> tuple[JoinSideState, JoinSideState]:
     return left, right
 
 
-def _stored(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
+def _stored_columns(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
     """Return the columns of rows that Spark stores: those that its optimizer leaves."""
-    pairs = zip(children_of(node), children_of(_at_run(translation, node)), strict=True)
+    pairs = zip(children_of(node), children_of(_optimized_join(translation, node)), strict=True)
     left, right = (
         [
             attribute if (own := in_output(side, attribute)) is None else own
@@ -333,7 +343,7 @@ def _stored(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
     return left, right
 
 
-def _at_run(translation: Translator, node: Any) -> Any:
+def _optimized_join(translation: Translator, node: Any) -> Any:
     """Return a join as Spark's optimizer leaves it."""
     own, run = (
         [
@@ -351,7 +361,7 @@ def _at_run(translation: Translator, node: Any) -> Any:
     return run[position]
 
 
-def _moment(translation: Translator, node: Any, mark: Any, plan: Any) -> Any:
+def _watermarked_time(translation: Translator, node: Any, mark: Any, plan: Any) -> Any:
     """Return the event time of a column that a watermark follows, or the end of its window.
 
     `mark`: the column, also one that Spark's optimizer has left instead of a column of `plan`.
@@ -370,7 +380,7 @@ def _moment(translation: Translator, node: Any, mark: Any, plan: Any) -> Any:
     return moment
 
 
-def _operator(
+def _join_operator(
     name: str,
     keys: tuple[str, ...],
     columns: tuple[tuple[str, ...], ...],

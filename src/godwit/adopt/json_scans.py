@@ -81,17 +81,17 @@ class SparkJson(JsonFormat):
         del known  # each line has names of its own
         fields = fields or [ROWS]
         schema = pa.schema(fields)
-        parse = self._fast(fields)
+        parse = self._arrow_parser(fields)
         for block in self._blocks(directory, part):
             if b"\r" in block and b"\r" in block.replace(b"\r\n", b"\n").removesuffix(b"\r"):
                 msg = "it has a carriage return within a line"
                 raise ValueError(msg)
             rows = pa.concat_tables(
-                [schema.empty_table(), *self._rows(lines_of(block), parse, schema)]
+                [schema.empty_table(), *self._parse_lines(lines_of(block), parse, schema)]
             )
             yield from rows.combine_chunks().to_batches()
 
-    def _fast(self, fields: Sequence[pa.Field]) -> Fast:
+    def _arrow_parser(self, fields: Sequence[pa.Field]) -> Fast:
         """Return the parser of blocks by Arrow; it raises ValueError where it may not agree."""
         convert = {
             f.name: converter(f.type, self._zone)
@@ -127,12 +127,14 @@ class SparkJson(JsonFormat):
 
         return parse
 
-    def _rows(self, lines: list[bytes], parse: Fast, schema: pa.Schema) -> Iterator[pa.Table]:
+    def _parse_lines(
+        self, lines: list[bytes], parse: Fast, schema: pa.Schema
+    ) -> Iterator[pa.Table]:
         """Yield the rows of lines, in their order: those by Arrow for which it agrees with Spark.
 
         The others are told apart by their usual types of values, or by halves.
         """
-        rows = _parsed(lines, parse)
+        rows = _parse_by_arrow(lines, parse)
         if rows is not None:
             yield rows
             return
@@ -140,14 +142,14 @@ class SparkJson(JsonFormat):
             yield self._rows_by_one([*range(len(lines))], lines, schema)[1]
             return
         decode = json_decoder(_without_times(schema))
-        odd = [number for number, line in enumerate(lines) if not _is_usual(decode, line)]
+        odd = [number for number, line in enumerate(lines) if not _has_usual_types(decode, line)]
         left_out = {*odd}
         others = [number for number in range(len(lines)) if number not in left_out]
-        rows = _parsed([lines[number] for number in others], parse) if odd else None
+        rows = _parse_by_arrow([lines[number] for number in others], parse) if odd else None
         if rows is None:
             half = len(lines) // 2
-            yield from self._rows(lines[:half], parse, schema)
-            yield from self._rows(lines[half:], parse, schema)
+            yield from self._parse_lines(lines[:half], parse, schema)
+            yield from self._parse_lines(lines[half:], parse, schema)
             return
         places, odd_rows = self._rows_by_one(odd, lines, schema)
         order = np.argsort([*others, *places], kind="stable")
@@ -161,7 +163,7 @@ class SparkJson(JsonFormat):
         places = []
         for number in numbers:
             try:
-                values = self._values(lines[number].decode(), schema)
+                values = self._line_values(lines[number].decode(), schema)
             except UnicodeDecodeError as error:
                 msg = "it has a text that is not UTF-8"
                 raise ValueError(msg) from error
@@ -172,10 +174,10 @@ class SparkJson(JsonFormat):
         arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
         return places, pa.table(arrays, schema=schema)
 
-    def _values(self, line: str, schema: pa.Schema) -> list[Any] | None:
+    def _line_values(self, line: str, schema: pa.Schema) -> list[Any] | None:
         """Return the values of a line; ``None`` if the line is left out."""
         try:
-            tokens = _tokens(line, schema.names)
+            tokens = _member_texts(line, schema.names)
         except _NoObjectError:
             if self._mode == "failfast":
                 msg = f"a line is not a JSON object: {line[:60]!r}"
@@ -185,7 +187,7 @@ class SparkJson(JsonFormat):
         for field in schema:
             try:
                 member = tokens.get(field.name)
-                values.append(None if member is None else self._value(member, field))
+                values.append(None if member is None else self._token_value(member, field))
             except _NoValueError:
                 if self._mode != "permissive":
                     text = tokens[field.name][:60]
@@ -194,7 +196,7 @@ class SparkJson(JsonFormat):
                 values.append(None)
         return values
 
-    def _value(self, token: str, field: pa.Field) -> Any:
+    def _token_value(self, token: str, field: pa.Field) -> Any:
         """Return the value of a token; raise `_NoValueError` if the type has none for it."""
         types, dtype = pa.types, field.type
         if token == "null":  # noqa: S105  a word of JSON
@@ -203,33 +205,33 @@ class SparkJson(JsonFormat):
         if types.is_string(dtype):
             return token if text is None else text
         if types.is_boolean(dtype):
-            return _checked({"true": True, "false": False}.get(token))
+            return _not_null({"true": True, "false": False}.get(token))
         if types.is_signed_integer(dtype):
             bound = 1 << (dtype.bit_width - 1)
             if not _INTEGER.fullmatch(token) or not -bound <= int(token) < bound:
                 raise _NoValueError
             return int(token)
         if types.is_float64(dtype):
-            return _double(token, text)
+            return _double_of_token(token, text)
         if types.is_decimal(dtype):
             if token[0] in "[{tf" or token in _NAMED:
                 raise _NoValueError
-            return _checked(decimal_of(token if text is None else text, dtype))
+            return _not_null(decimal_of(token if text is None else text, dtype))
         if types.is_date(dtype):
-            return _checked(None if text is None else date_of(text))
+            return _not_null(None if text is None else date_of(text))
         if types.is_timestamp(dtype):
             if _INTEGER.fullmatch(token):
                 return _seconds_as_timestamp(int(token))
-            return _checked(None if text is None else timestamp_of(text, self._zone))
+            return _not_null(None if text is None else timestamp_of(text, self._zone))
         if types.is_nested(dtype):
             if token[0] not in "[{":
                 raise _NoValueError
             line = f'{{"{field.name}": {token}}}'.encode()
-            return self._fast([field])(line).column(0)[0].as_py()
+            return self._arrow_parser([field])(line).column(0)[0].as_py()
         raise UnsureError(token, f"a value of type {dtype}")
 
 
-def _parsed(lines: Sequence[bytes], parse: Fast) -> pa.Table | None:
+def _parse_by_arrow(lines: Sequence[bytes], parse: Fast) -> pa.Table | None:
     """Return the rows of lines by Arrow; ``None`` where it may not agree with Spark."""
     if not lines:
         return None
@@ -241,7 +243,7 @@ def _parsed(lines: Sequence[bytes], parse: Fast) -> pa.Table | None:
         return None
 
 
-def _is_usual(decode: Callable[[bytes], Any], line: bytes) -> bool:
+def _has_usual_types(decode: Callable[[bytes], Any], line: bytes) -> bool:
     """Return whether a line has values of the usual types."""
     try:
         decode(line)
@@ -257,7 +259,7 @@ def _without_times(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _checked(value: Any) -> Any:
+def _not_null(value: Any) -> Any:
     """Return a value that is not null."""
     if value is None:
         raise _NoValueError
@@ -271,10 +273,10 @@ def _seconds_as_timestamp(seconds: int) -> dt.datetime:
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
 
 
-def _double(token: str, text: str | None) -> float:
+def _double_of_token(token: str, text: str | None) -> float:
     """Return a token as a double; of texts only the names of numbers are."""
     if text is not None:
-        return float(_checked(_NAMED.get(text)))
+        return float(_not_null(_NAMED.get(text)))
     if token in _NAMED:
         return float(_NAMED[token])
     if token[0] in "[{tf":
@@ -282,7 +284,7 @@ def _double(token: str, text: str | None) -> float:
     return float(token) if "." in token or "e" in token.lower() else float(int(token))
 
 
-def _tokens(line: str, names: Sequence[str]) -> dict[str, str]:
+def _member_texts(line: str, names: Sequence[str]) -> dict[str, str]:
     """Return the texts of some members of the object that a line begins with.
 
     Raises `_NoObjectError` where Spark's parser fails, or finds another value.
@@ -293,57 +295,57 @@ def _tokens(line: str, names: Sequence[str]) -> dict[str, str]:
         or _LONG_NUMBER.search(line)
     ):
         raise UnsureError(line, "an object, by its size")
-    place = _skip(line, 0)
+    place = _skip_blanks(line, 0)
     if line.startswith("[", place):
         raise UnsureError(line, "several objects")
     if not line.startswith("{", place):
         raise _NoObjectError
     tokens: dict[str, str] = {}
-    place = _skip(line, place + 1)
+    place = _skip_blanks(line, place + 1)
     if line.startswith("}", place):
         return tokens
     while True:
-        name, place = _text(line, place)
-        place = _after(line, _skip(line, place), ":")
-        value, place = _member(line, _skip(line, place))
+        name, place = _read_member_name(line, place)
+        place = _skip_mark(line, _skip_blanks(line, place), ":")
+        value, place = _read_value_text(line, _skip_blanks(line, place))
         if name in names:
             if name in tokens:
                 raise UnsureError(line, "an object, which has a name twice")
             tokens[name] = value
-        place = _skip(line, place)
+        place = _skip_blanks(line, place)
         if line.startswith("}", place):
             return tokens
-        place = _skip(line, _after(line, place, ","))
+        place = _skip_blanks(line, _skip_mark(line, place, ","))
 
 
-def _skip(line: str, place: int) -> int:
+def _skip_blanks(line: str, place: int) -> int:
     """Return the place after blanks."""
     match = _BLANK.match(line, place)
     assert match is not None, "there may be none"
     return match.end()
 
 
-def _after(line: str, place: int, mark: str) -> int:
+def _skip_mark(line: str, place: int, mark: str) -> int:
     """Return the place after a mark, which has to be there."""
     if not line.startswith(mark, place):
-        raise _failure(line, place)
+        raise _line_error(line, place)
     return place + 1
 
 
-def _text(line: str, place: int) -> tuple[str, int]:
+def _read_member_name(line: str, place: int) -> tuple[str, int]:
     """Return the name of a member, and the place after it."""
     if not line.startswith('"', place):
-        raise _failure(line, place)
+        raise _line_error(line, place)
     try:
         name, end = scanstring(line, place + 1, True)
     except JSONDecodeError as error:
-        raise _failure(line, error.pos) from None
+        raise _line_error(line, error.pos) from None
     if _SURROGATE.search(name):
         raise UnsureError(line[place:], "text")
     return name, end
 
 
-def _member(line: str, place: int) -> tuple[str, int]:
+def _read_value_text(line: str, place: int) -> tuple[str, int]:
     """Return the text of a value, and the place after it."""
     try:
         value, end = _decoder.scan_once(line, place)  # type: ignore[attr-defined]
@@ -352,15 +354,15 @@ def _member(line: str, place: int) -> tuple[str, int]:
         in_text = line.startswith('"', place) and not str(error).startswith("Unterminated")
         if in_text or line[place : place + 1] in {"[", "{"}:
             raise UnsureError(line, "an object") from None  # Spark reads on after some of them
-        raise _failure(line, where) from None
+        raise _line_error(line, where) from None
     if _SURROGATE.search(str(value)):
         raise UnsureError(line[place:], "text")
     if line[place] not in '"[{' and _WORD.match(line, end).end() > end:  # type: ignore[union-attr]
-        raise _failure(line, end)
+        raise _line_error(line, end)
     return line[place:end], end
 
 
-def _failure(line: str, place: int) -> ValueError:
+def _line_error(line: str, place: int) -> ValueError:
     """Return the error of a line that is not JSON; where Spark takes more, another one."""
     around = line[max(place - 1, 0) : place + 12]
     if any(mark in around for mark in ("'", "INF", "Inf", "NaN", "+")):

@@ -49,7 +49,7 @@ def has_json(dtype: pa.DataType) -> bool:
 
 def to_json(call: FunctionSpec, values: pa.Array) -> pa.Array:
     """Return values as JSON; ``options[0]``: whether Java writes the shortest texts of floats."""
-    return pa.array(_texts(values, call.zone, call.options[0]), pa.string())
+    return pa.array(_value_texts(values, call.zone, call.options[0]), pa.string())
 
 
 def has_key_text(dtype: pa.DataType) -> bool:
@@ -61,11 +61,11 @@ def has_key_text(dtype: pa.DataType) -> bool:
 
 def key_texts(call: FunctionSpec, values: pa.Array) -> pa.Array:
     """Return values as the texts in JSON that they are as group keys (`Catalyst.key_text`)."""
-    texts = _texts(values, _EXACT, call.options[0])
+    texts = _value_texts(values, _EXACT, call.options[0])
     return pa.array([None if text is None else f'{{"key":{text}}}' for text in texts], pa.string())
 
 
-def _texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None]:
+def _value_texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None]:
     """Return the text of each value; ``None`` of null."""
     texts = list(_texts_of_valid(values, zone, shortest))
     if values.null_count:
@@ -79,19 +79,22 @@ def _texts_of_valid(values: pa.Array, zone: str, shortest: bool) -> Iterable[str
     dtype = values.type
     if pa.types.is_struct(dtype):
         names = [f"{quoted(dtype.field(place).name)}:" for place in range(dtype.num_fields)]
-        parts = [_texts(part, zone, shortest) for part in values.flatten()]
+        parts = [_value_texts(part, zone, shortest) for part in values.flatten()]
         rows = zip(*parts, strict=True) if parts else [()] * len(values)
         return [
             "{" + ",".join(n + text for n, text in zip(names, row, strict=True) if text) + "}"
             for row in rows
         ]
     if pa.types.is_map(dtype):
-        keys, items = ([*map(_or_null, _texts(part, zone, shortest))] for part in _entries(values))
+        keys, items = (
+            [*map(_or_null, _value_texts(part, zone, shortest))]
+            for part in _keys_and_values(values)
+        )
         entries = [f"{key}:{item}" for key, item in zip(keys, items, strict=True)]
-        return ["{" + ",".join(part) + "}" for part in _grouped(values, entries)]
+        return ["{" + ",".join(part) + "}" for part in _texts_by_row(values, entries)]
     if pa.types.is_list(dtype):
-        elements = [*map(_or_null, _texts(values.flatten(), zone, shortest))]
-        return ["[" + ",".join(part) + "]" for part in _grouped(values, elements)]
+        elements = [*map(_or_null, _value_texts(values.flatten(), zone, shortest))]
+        return ["[" + ",".join(part) + "]" for part in _texts_by_row(values, elements)]
     if pa.types.is_string(dtype):
         return [None if text is None else quoted(text) for text in values.to_pylist()]
     if pa.types.is_binary(dtype):
@@ -100,9 +103,11 @@ def _texts_of_valid(values: pa.Array, zone: str, shortest: bool) -> Iterable[str
     if pa.types.is_decimal(dtype):
         return decimals_as_text(values, "wrap")
     if pa.types.is_duration(dtype):
-        return [*map(quoted, intervals_as_text(np.where(_valid(values), values_of(values), 0)))]
+        return [
+            *map(quoted, intervals_as_text(np.where(_valid_values(values), values_of(values), 0)))
+        ]
     if pa.types.is_temporal(dtype):
-        return _times(values, zone)
+        return _time_texts(values, zone)
     numbers = values_of(values).tolist()
     if not pa.types.is_floating(dtype):
         return [str(number).lower() for number in numbers]
@@ -115,14 +120,14 @@ def _or_null(text: str | None) -> str:
     return "null" if text is None else text
 
 
-def _entries(maps: pa.Array) -> list[pa.Array]:
+def _keys_and_values(maps: pa.Array) -> list[pa.Array]:
     """Return all keys, and all values, of maps that are not null."""
     plain = maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
     entries: list[pa.Array] = plain.flatten().flatten()
     return entries
 
 
-def _grouped(lists: pa.Array, texts: list[str]) -> Iterable[list[str]]:
+def _texts_by_row(lists: pa.Array, texts: list[str]) -> Iterable[list[str]]:
     """Return the texts of the elements of each array or map."""
     offsets = lists.offsets.to_pylist()
     sizes = [end - begin for begin, end in itertools.pairwise(offsets)]
@@ -133,27 +138,29 @@ def _grouped(lists: pa.Array, texts: list[str]) -> Iterable[list[str]]:
         place += size if ok else 0
 
 
-def _times(values: pa.Array, zone: str) -> list[str]:
+def _time_texts(values: pa.Array, zone: str) -> list[str]:
     """Return dates and times as text."""
     if pa.types.is_date(values.type):
-        numbers = np.where(_valid(values), values_of(values), 0).astype(np.int64)
+        numbers = np.where(_valid_values(values), values_of(values), 0).astype(np.int64)
         return [f'"{day}"' for day in dates_as_text(numbers)]
-    moments = np.where(_valid(values), values_of(values), 0)
+    moments = np.where(_valid_values(values), values_of(values), 0)
     if zone == _EXACT:
         clock = np.datetime_as_string((moments % _DAY_US).astype("M8[us]")).tolist()
         days = dates_as_text(moments // _DAY_US)
         return [f'"{day} {time[11:]}"' for day, time in zip(days, clock, strict=True)]
-    shown = np.where(_valid(values), local_times(values, zone), 0)
+    shown = np.where(_valid_values(values), local_times(values, zone), 0)
     clock = np.datetime_as_string((shown % _DAY_US // 1000).astype("M8[ms]")).tolist()
     dates = dates_as_text(shown // _DAY_US)
     texts = [f"{date}{time[10:]}" for date, time in zip(dates, clock, strict=True)]
     if values.type.tz is None:
         return [f'"{text}"' for text in texts]
     offsets = ((shown - moments) // _SECOND_US).tolist()
-    return [f'"{text}{_offset(seconds)}"' for text, seconds in zip(texts, offsets, strict=True)]
+    return [
+        f'"{text}{_offset_text(seconds)}"' for text, seconds in zip(texts, offsets, strict=True)
+    ]
 
 
-def _offset(seconds: int) -> str:
+def _offset_text(seconds: int) -> str:
     """Return an offset from UTC as text; local times before zones have seconds in theirs."""
     sign, size = "-" if seconds < 0 else "+", abs(seconds)
     text = f"{sign}{size // 3600:02}:{size // 60 % 60:02}"
@@ -162,5 +169,5 @@ def _offset(seconds: int) -> str:
     return f"{text}:{size % 60:02}" if size % 60 else text
 
 
-def _valid(values: pa.Array) -> Any:
+def _valid_values(values: pa.Array) -> Any:
     return values_of(values.is_valid())

@@ -93,7 +93,7 @@ def transform_with_state(
     _check_output_mode(output_mode, where)
     initial = None
     if initial_state is not None:
-        rows = _table(initial_state, where)
+        rows = _to_arrow_table(initial_state, where)
         _check_initial(rows, stream.keys, where)
         initial = InitialTable(keys=rows.select(list(stream.keys)), rows=rows)
     spec = stateful_processor.spec_of(
@@ -219,7 +219,7 @@ def _check_initial(initial: pa.Table, keys: tuple[str, ...], where: str) -> None
         )
 
 
-def _table(rows: Any, where: str) -> pa.Table:
+def _to_arrow_table(rows: Any, where: str) -> pa.Table:
     """Return rows, in any form that users may give, as an Arrow table."""
     grouped = getattr(rows, "_df", None)  # of df.groupBy(...)
     rows = rows if grouped is None else grouped

@@ -48,8 +48,8 @@ class LimitedRows(KeyedOperator):
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, keys = data.grouped(1)
-        known, prior = data.state.find(keys, groups.key_groups)
-        before = prior.column(0)[0].as_py() if known[0] else 0
+        is_stored, prior = data.state.find(keys, groups.key_groups)
+        before = prior.column(0)[0].as_py() if is_stored[0] else 0
         rows = data.rows.values.slice(0, max(self.limit - before, 0))
         passed = pa.RecordBatch.from_arrays(
             [pa.array([before + rows.num_rows])], schema=self.schema.values
@@ -76,16 +76,16 @@ def limit(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
     columns = list(zip(names, output, strict=True))
     stream, _ = translation.rows_of_source(columns, child)
     name = translation.unique("limit")
-    make = partial(_operator, name, names, limit=int(literal.value()))
+    new_operator = partial(_limit_operator, name, names, limit=int(literal.value()))
     operator = CustomNode(
-        name=name, upstream=stream.node, keys=(), make=make, action="pass the first rows"
+        name=name, upstream=stream.node, keys=(), make=new_operator, action="pass the first rows"
     )
     translation.flow._add_operator(operator)  # noqa: SLF001  as streams do
     translation.states.append(LimitState(operator=name))
     return translation.rows_at(node, operator, list(zip(output, names, strict=True)))
 
 
-def _operator(
+def _limit_operator(
     name: str, names: Sequence[str], schemas: Sequence[pa.Schema], *, limit: int
 ) -> KeyedOperator:
     """Return the operator over a stream with these columns, and those of event time."""

@@ -64,17 +64,17 @@ def check_same_operators(checkpoint: str, flow: Flow) -> None:
         return
     before = {name: own for name, own in version.operators.items() if not own.part_of}
     now = {operator.name for operator in flow.operators}
-    changes = _changes(before.keys(), now)
+    changes = _changed_names(before.keys(), now)
     if changes:
-        raise _mismatch(
+        raise _mismatch_error(
             f"The query has other stateful operators than its checkpoint {checkpoint!r}: "
             f"{', '.join(changes)}. Spark refuses that too.",
             checkpoint,
         )
     for name, operator in flow_version(flow.compiled()).operators.items():
-        changes = _changes(*map(_results, (before.get(name), operator)))
+        changes = _changed_names(*map(_aggregate_names, (before.get(name), operator)))
         if len(changes) == 2:
-            raise _mismatch(
+            raise _mismatch_error(
                 f"The query has other aggregates than its checkpoint {checkpoint!r}: "
                 f"{', '.join(changes)}, so the state of one would be read as that of another.",
                 checkpoint,
@@ -88,18 +88,18 @@ def as_of_query(error: CheckpointMismatchError) -> CheckpointMismatchError:
     return CheckpointMismatchError(error.message, remedy=_REMEDY, **error.context)
 
 
-def _mismatch(message: str, checkpoint: str) -> CheckpointMismatchError:
+def _mismatch_error(message: str, checkpoint: str) -> CheckpointMismatchError:
     """Return the error that a query does not fit its checkpoint."""
     return CheckpointMismatchError(message, remedy=_REMEDY, uri=checkpoint)
 
 
-def _changes(before: Collection[str], now: Collection[str]) -> list[str]:
+def _changed_names(before: Collection[str], now: Collection[str]) -> list[str]:
     """Return, as text, which names are new, and which are gone."""
     changed = ((set(now) - set(before), "is new"), (set(before) - set(now), "is gone"))
     return [f"{listing(sorted(names))} {text}" for names, text in changed if names]
 
 
-def _results(operator: OperatorVersion | None) -> set[str]:
+def _aggregate_names(operator: OperatorVersion | None) -> set[str]:
     """Return the names of the aggregates of an operator."""
     states = () if operator is None else operator.states.values()
     return {

@@ -111,8 +111,8 @@ class ComputedSource(Source):
         self, source: Source, inputs: Sequence[str], parts: Sequence[StatelessPart]
     ) -> None:
         self._source, self._inputs, self._parts = source, list(inputs), tuple(parts)
-        most = [_most_rows(part) for part in self._parts]
-        self._most = None if None in most else sum(filter(None, most))  # of one row
+        most = [_max_rows_per_row(part) for part in self._parts]
+        self._max_rows_of_row = None if None in most else sum(filter(None, most))  # of one row
         steps = [step for part in self._parts for step in part.steps]
         self._keeps_rows = len(self._parts) == 1 and all(isinstance(s, Projection) for s in steps)
 
@@ -157,7 +157,9 @@ class ComputedSource(Source):
         return [
             replace(
                 split,
-                rows=None if self._most is None or split.rows is None else split.rows * self._most,
+                rows=None
+                if self._max_rows_of_row is None or split.rows is None
+                else split.rows * self._max_rows_of_row,
                 exact=False,
             )
             for split in splits
@@ -189,7 +191,7 @@ class ComputedSource(Source):
         self._source.close()
 
 
-def _most_rows(part: StatelessPart) -> int | None:
+def _max_rows_per_row(part: StatelessPart) -> int | None:
     """Return how many rows come of one row at most; ``None`` if that depends on its values."""
     most = 1
     for step in part.steps:
@@ -209,7 +211,7 @@ def computed_source(catalyst: Catalyst, plans: Sequence[Any]) -> ComputedSource:
             catalyst.check_repeatable(node, _refuse_value)
     scan, _ = _way_to_scan(plans[0])
     if scan is None:
-        raise _refused(plans[0], "it does not read a stream")
+        raise _refusal(plans[0], "it does not read a stream")
     read, whole = output_of(scan), plans
     optimized = [catalyst.optimized(plan) for plan in plans]
     if all(_way_to_scan(plan)[0] is not None for plan in optimized):  # some row may be left
@@ -234,7 +236,7 @@ def check_scans(plan: Any) -> None:
     scans: list[Any] = []
     for scan in filter(is_scan, walk(plan)):
         if any(scan.equals(other) for other in scans):
-            raise _refused(scan, "the query reads it twice")
+            raise _refusal(scan, "the query reads it twice")
         scans.append(scan)
 
 
@@ -248,7 +250,7 @@ def shown(scan: Any) -> str:
     return f"The scan {' '.join(str(scan.simpleString(80)).split())[:80]}"
 
 
-def _refused(node: Any, why: str) -> UnsupportedQueryError:
+def _refusal(node: Any, why: str) -> UnsupportedQueryError:
     """Return the error that a node's rows cannot be those of an own source."""
     subject = shown(node) if is_scan(node) else kind_of(node)
     return UnsupportedQueryError(
@@ -276,7 +278,7 @@ def _way_to_scan(plan: Any) -> tuple[Any | None, tuple[int, ...]]:
     while not is_scan(node):
         children = children_of(node)
         if len(children) > 1:
-            raise _refused(node, "it puts together the rows of several inputs")
+            raise _refusal(node, "it puts together the rows of several inputs")
         if not children:
             return None, ()
         node = children[0]
@@ -299,23 +301,23 @@ def _columns_read(plan: Any) -> set[int]:
 def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Source:
     """Return the own source of some columns of a scan; raise `UnsupportedQueryError` if none."""
     if kind_of(scan) != "StreamingRelation":
-        raise _refused(scan, f"the source {str(scan.sourceName())!r} has none here")
+        raise _refusal(scan, f"the source {str(scan.sourceName())!r} has none here")
     relation = scan.dataSource()
     name = str(relation.className()).rpartition(".")[2].lower().removesuffix("fileformat")
     if name not in _FORMATS:
-        raise _refused(scan, f"files of the format {name!r} are not read as Spark reads them")
+        raise _refusal(scan, f"files of the format {name!r} are not read as Spark reads them")
     format_of, own_options = _FORMATS[name]
     options = _options_of(relation.options())
     _check_options(scan, options, _FILE_OPTIONS | own_options)
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
-            raise _refused(scan, f"the session has {setting} set to a different value than {value}")
+            raise _refusal(scan, f"the session has {setting} set to a different value than {value}")
     if {"maxfilespertrigger", "maxbytespertrigger"} <= options.keys():
-        raise _refused(scan, "Spark takes maxFilesPerTrigger or maxBytesPerTrigger, not both")
+        raise _refusal(scan, "Spark takes maxFilesPerTrigger or maxBytesPerTrigger, not both")
     partitions = [str(name) for name in to_list(relation.sourceInfo().partitionColumns())]
     directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
     if partitions and pattern is not None:
-        raise _refused(scan, "its path is a pattern, and its directories are partitions")
+        raise _refusal(scan, "its path is a pattern, and its directories are partitions")
     columns = pa.schema([(str(a.name()), _type_of(scan, a)) for a in output_of(scan)])
     parts = pa.schema([_partition_of(scan, columns.field(name)) for name in partitions])
     wanted = pa.schema([columns.field(str(a.name())) for a in attributes])
@@ -333,14 +335,14 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
             partitions=parts,
             pattern=pattern or _pattern_of(scan, options),
             is_pattern=pattern is not None,
-            max_files_per_epoch=_number(scan, options, "maxFilesPerTrigger"),
-            max_bytes_per_epoch=_number(scan, options, "maxBytesPerTrigger"),
+            max_files_per_epoch=_positive_option(scan, options, "maxFilesPerTrigger"),
+            max_bytes_per_epoch=_positive_option(scan, options, "maxBytesPerTrigger"),
             newest_first=options.get("latestfirst", "false").lower() == "true",
         )
     except GodwitError as error:
         if isinstance(error, UnsupportedQueryError):
             raise
-        raise _refused(scan, error.message.rstrip(".")) from None
+        raise _refusal(scan, error.message.rstrip(".")) from None
 
 
 def _options_of(options: Any) -> dict[str, str]:
@@ -357,7 +359,7 @@ def _check_options(scan: Any, options: dict[str, str], read: frozenset[str]) -> 
     for name, value in options.items():
         if name in read or name in _IDLE_OPTIONS or _DEFAULTS.get(name) == value.lower():
             continue
-        raise _refused(scan, f"it has the option {name!r} (set to {value!r}), which is not read")
+        raise _refusal(scan, f"it has the option {name!r} (set to {value!r}), which is not read")
 
 
 def _type_of(scan: Any, attribute: Any) -> pa.DataType:
@@ -365,11 +367,11 @@ def _type_of(scan: Any, attribute: Any) -> pa.DataType:
     name, metadata = str(attribute.name()), metadata_of(attribute)
     odd = [key for key in metadata if key.startswith("__") or "DEFAULT" in key]
     if odd:
-        raise _refused(scan, f"the column {name!r} is not a plain one ({listing(odd)})")
+        raise _refusal(scan, f"the column {name!r} is not a plain one ({listing(odd)})")
     try:
         dtype = spark_type(attribute.dataType())
     except ValueError as error:
-        raise _refused(scan, f"the column {name!r} has {error}") from None
+        raise _refusal(scan, f"the column {name!r} has {error}") from None
     return dtype
 
 
@@ -377,37 +379,37 @@ def _place_of(
     catalyst: Catalyst, scan: Any, options: dict[str, str], paths: list[Any]
 ) -> tuple[str, str | None]:
     """Return the local directory that a scan reads, and the pattern of names at the path's end."""
-    given = [str(path) for path in paths] or [options.get("path", "")]
-    if len(given) != 1:
-        raise _refused(scan, "it reads several paths")
-    (text,) = given
+    given_paths = [str(path) for path in paths] or [options.get("path", "")]
+    if len(given_paths) != 1:
+        raise _refusal(scan, "it reads several paths")
+    (text,) = given_paths
     head, _, name = text.rstrip("/").rpartition("/")
     pattern = name if _MARKS & {*name} else None
     if _MARKS & {*head} or (pattern is not None and not _PLAIN_PATTERN.fullmatch(pattern)):
-        raise _refused(
+        raise _refusal(
             scan, "its path is a pattern with more than '*' and '?' in the names of files"
         )
     if pattern is not None:
         text = head
         if "pathglobfilter" in options:
-            raise _refused(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
+            raise _refusal(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
     path = catalyst.file_systems.Path(text or ("/" if pattern else text))
     system = path.getFileSystem(catalyst.spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     whole = system.makeQualified(path).toUri()
     if str(whole.getScheme()) != "file":
-        raise _refused(scan, f"its path is on the file system {whole.getScheme()!r}")
+        raise _refusal(scan, f"its path is on the file system {whole.getScheme()!r}")
     directory = str(whole.getPath())
     if system.exists(catalyst.file_systems.Path(f"{directory}/_spark_metadata")):
-        raise _refused(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
+        raise _refusal(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
     if not system.getFileStatus(path).isDirectory():
-        raise _refused(scan, "its path is not a directory")
+        raise _refusal(scan, "its path is not a directory")
     return directory, pattern
 
 
 def _partition_of(scan: Any, field: pa.Field) -> pa.Field:
     """Return a column of partitions; raise if names of directories may be read otherwise."""
     if not is_of_directories(field.type):
-        raise _refused(
+        raise _refusal(
             scan, f"the column {field.name!r} of its directories is of type {field.type}"
         )
     return field
@@ -417,51 +419,51 @@ def _pattern_of(scan: Any, options: dict[str, str]) -> str | None:
     """Return the pattern of the names of files; raise if Spark may understand it otherwise."""
     pattern = options.get("pathglobfilter")
     if pattern is not None and not _PLAIN_PATTERN.fullmatch(pattern):
-        raise _refused(scan, f"pathGlobFilter {pattern!r} has more than '*' and '?'")
+        raise _refusal(scan, f"pathGlobFilter {pattern!r} has more than '*' and '?'")
     return pattern
 
 
-def _number(scan: Any, options: dict[str, str], name: str) -> int | None:
+def _positive_option(scan: Any, options: dict[str, str], name: str) -> int | None:
     """Return an option that is a number of at least 1."""
     text = options.get(name.lower())
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
-        raise _refused(scan, f"the option {name} is {text!r}")
+        raise _refusal(scan, f"the option {name} is {text!r}")
     return int(text)
 
 
-def _parquet(_scan: Any, _options: dict[str, str], _stored: Stored) -> FileFormat:
+def _parquet_format(_scan: Any, _options: dict[str, str], _stored: Stored) -> FileFormat:
     """Return the format of Parquet files."""
     return SparkParquet()
 
 
-def _json(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
+def _json_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
     """Return the format of JSON files; raise if lines or values may be read otherwise."""
     mode = _mode_of(scan, options, stored, ("permissive", "dropmalformed", "failfast"))
     for field in stored.read:
         if not _is_of_json(field.type):
-            raise _refused(
+            raise _refusal(
                 scan, f"texts of JSON in the column {field.name!r} of type {field.type} differ"
             )
     return SparkJson(mode=mode, zone=stored.zone)
 
 
-def _csv(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
+def _csv_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
     """Return the format of CSV files; raise if lines or values may be read otherwise."""
     mode = _mode_of(scan, options, stored, ("permissive", "failfast"))
     if not stored.columns:
-        raise _refused(scan, "its columns are all those of its directories")
+        raise _refusal(scan, "its columns are all those of its directories")
     for field in stored.columns if mode == "failfast" else stored.read:
         try:
             converter(field.type, stored.zone)
         except ValueError:
-            raise _refused(
+            raise _refusal(
                 scan, f"texts of CSV in the column {field.name!r} of type {field.type} differ"
             ) from None
     separator = options.get("sep", options.get("delimiter", ","))
     if not _SEPARATOR.fullmatch(separator):
-        raise _refused(scan, f"its separator is {separator!r}")
+        raise _refusal(scan, f"its separator is {separator!r}")
     return SparkCsv(
         stored.columns,
         separator=separator,
@@ -477,7 +479,7 @@ def _escape_of(scan: Any, options: dict[str, str]) -> str:
     """Return the character before a quote within quotes."""
     escape = options.get("escape", "\\")
     if escape not in {"\\", '"'}:
-        raise _refused(scan, f"its quotes are escaped by {escape!r}")
+        raise _refusal(scan, f"its quotes are escaped by {escape!r}")
     return escape
 
 
@@ -485,9 +487,9 @@ def _mode_of(scan: Any, options: dict[str, str], stored: Stored, modes: Sequence
     """Return the mode of a scan of texts, in lower case."""
     mode = options.get("mode", "permissive").lower()
     if mode not in modes:
-        raise _refused(scan, f"lines that are left out in mode {mode!r} depend on Spark's plan")
+        raise _refusal(scan, f"lines that are left out in mode {mode!r} depend on Spark's plan")
     if stored.corrupt in stored.columns.names:
-        raise _refused(scan, f"its column {stored.corrupt!r} has the lines that Spark cannot read")
+        raise _refusal(scan, f"its column {stored.corrupt!r} has the lines that Spark cannot read")
     return mode
 
 
@@ -500,21 +502,21 @@ def _is_of_json(dtype: pa.DataType) -> bool:
     return dtype in _JSON_TYPES or pa.types.is_decimal(dtype) or is_timestamp
 
 
-def _text(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
+def _text_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
     """Return the format of files of lines; raise if a file is one value, or has other columns."""
     if options.get("wholetext", "false").lower() != "false":
-        raise _refused(scan, "each file is one value (wholetext)")
+        raise _refusal(scan, "each file is one value (wholetext)")
     if len(stored.read) > 1 or not all(pa.types.is_string(field.type) for field in stored.read):
-        raise _refused(scan, "lines of text are one column of strings")
+        raise _refusal(scan, "lines of text are one column of strings")
     return SparkText()
 
 
 _FORMATS: Final[
     dict[str, tuple[Callable[[Any, dict[str, str], Stored], FileFormat], frozenset[str]]]
 ] = {
-    "csv": (_csv, frozenset({"delimiter", "escape", "header", "mode", "nullvalue", "sep"})),
-    "json": (_json, frozenset({"mode"})),
-    "parquet": (_parquet, frozenset()),
-    "text": (_text, frozenset({"wholetext"})),
+    "csv": (_csv_format, frozenset({"delimiter", "escape", "header", "mode", "nullvalue", "sep"})),
+    "json": (_json_format, frozenset({"mode"})),
+    "parquet": (_parquet_format, frozenset()),
+    "text": (_text_format, frozenset({"wholetext"})),
 }
 """Format of Spark's → function that returns the own one, and the options that it reads."""

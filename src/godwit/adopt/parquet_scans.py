@@ -34,15 +34,15 @@ class SparkParquet(ParquetFormat):
             for field in nested:
                 place = rows.schema.get_field_index(field.name)
                 if place >= 0:
-                    column = _fitted(rows.column(place), field.type, field.name)
+                    column = _with_fields_of(rows.column(place), field.type, field.name)
                     rows = rows.set_column(place, field.name, column)
             yield rows
 
 
-def _fitted(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
+def _with_fields_of(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
     """Return a column with the fields of a type; raise ValueError for types that differ."""
     if not (pa.types.is_struct(dtype) and pa.types.is_struct(column.type)):
-        if not _equal(column.type, dtype):
+        if not _types_equal(column.type, dtype):
             msg = f"its column {name!r} is of type {column.type}, and of {dtype} in the schema"
             raise ValueError(msg)
         return column
@@ -53,7 +53,7 @@ def _fitted(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
         msg = f"its column {name!r} has the fields {own}, not those of {dtype}"
         raise ValueError(msg)
     parts = [
-        _fitted(column.field(own.index(field.name)), field.type, f"{name}.{field.name}")
+        _with_fields_of(column.field(own.index(field.name)), field.type, f"{name}.{field.name}")
         if field.name in own
         else pa.nulls(len(column), field.type)
         for field in wanted
@@ -63,7 +63,7 @@ def _fitted(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array:
     return pa.StructArray.from_arrays(parts, names=[field.name for field in wanted], mask=mask)
 
 
-def _equal(source: pa.DataType, target: pa.DataType) -> bool:
+def _types_equal(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether two types are equal, whatever their inner fields are called in lists."""
     types = pa.types
     for is_one in (types.is_list, types.is_map, types.is_struct):
@@ -73,7 +73,7 @@ def _equal(source: pa.DataType, target: pa.DataType) -> bool:
                 and is_one(target)
                 and source.num_fields == target.num_fields
                 and all(
-                    _equal(source.field(n).type, target.field(n).type)
+                    _types_equal(source.field(n).type, target.field(n).type)
                     and (
                         is_one is not types.is_struct
                         or source.field(n).name == target.field(n).name

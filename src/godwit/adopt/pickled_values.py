@@ -40,7 +40,7 @@ def check_argument(dtype: spark.DataType) -> None:
     if isinstance(dtype, spark.MapType) and not isinstance(dtype.keyType, _HASHED_KEYS):
         name = dtype.keyType.simpleString()
         raise ValueError(f"the order in which Java hashes keys of type {name}")  # noqa: TRY004
-    for part in _parts(dtype):
+    for part in _part_types(dtype):
         check_argument(part)
 
 
@@ -48,11 +48,11 @@ def check_result(dtype: spark.DataType) -> None:
     """Raise `ValueError` if values that functions return cannot be fitted to a type."""
     if isinstance(dtype, spark.StructType) and len({*dtype.names}) < len(dtype.names):
         raise ValueError("a struct with fields of one name")
-    for part in _parts(dtype):
+    for part in _part_types(dtype):
         check_result(part)
 
 
-def _parts(dtype: spark.DataType) -> list[spark.DataType]:
+def _part_types(dtype: spark.DataType) -> list[spark.DataType]:
     """Return the types that a type is made of."""
     if isinstance(dtype, spark.StructType):
         return [field.dataType for field in dtype.fields]
@@ -69,17 +69,17 @@ def arguments_of(column: pa.Array, dtype: spark.DataType, *, as_bytes: bool) -> 
 
     `as_bytes`: binary values are ``bytes``, not ``bytearray``.
     """
-    counted = convert_leaves(column, with_leaves(column.type, _counted), pa.Array.cast)
+    counted = convert_leaves(column, with_leaves(column.type, _storage_type), pa.Array.cast)
     values: list[Any] = counted.to_pylist()
-    make = _from_arrow(dtype, as_bytes)
-    if make is not None:
-        values = [None if value is None else make(value) for value in values]
+    convert = _from_arrow(dtype, as_bytes)
+    if convert is not None:
+        values = [None if value is None else convert(value) for value in values]
     if dtype.needConversion():  # the worker's part
         values = [None if value is None else dtype.fromInternal(value) for value in values]
     return values
 
 
-def _counted(dtype: pa.DataType) -> pa.DataType:
+def _storage_type(dtype: pa.DataType) -> pa.DataType:
     """Return the type that Spark stores values of a type in: times are integers."""
     types = pa.types
     if types.is_date(dtype):
@@ -93,7 +93,7 @@ def _from_arrow(dtype: spark.DataType, as_bytes: bool) -> Converter | None:
         return None if as_bytes else bytearray
     if isinstance(dtype, spark.StructType):
         fields = [(f.name, _or_null(_from_arrow(f.dataType, as_bytes))) for f in dtype.fields]
-        return lambda value: tuple([make(value[name]) for name, make in fields])
+        return lambda value: tuple([convert_item(value[name]) for name, convert_item in fields])
     if isinstance(dtype, spark.ArrayType):
         inner = _from_arrow(dtype.elementType, as_bytes)
         if inner is None:
@@ -101,10 +101,10 @@ def _from_arrow(dtype: spark.DataType, as_bytes: bool) -> Converter | None:
         element = _or_null(inner)
         return lambda value: [element(part) for part in value]
     if isinstance(dtype, spark.MapType):
-        make = _or_null(_from_arrow(dtype.valueType, as_bytes))
+        convert_item = _or_null(_from_arrow(dtype.valueType, as_bytes))
         is_long = isinstance(dtype.keyType, _LONG_KEYS)
         return lambda value: {
-            key: make(item) for key, item in hashed(value, is_long, buckets_for(len(value)))
+            key: convert_item(item) for key, item in hashed(value, is_long, buckets_for(len(value)))
         }
     return None
 
@@ -126,11 +126,14 @@ def results_of(
 
     `shortest`: texts of floats are those of Java since version 19.
     """
-    fit = _fitted(dtype, shortest)
-    return pa.array([None if value is None else fit(_received(value)) for value in values], column)
+    fit = _converter_of_valid(dtype, shortest)
+    return pa.array(
+        [None if value is None else fit(_check_unpicklable_by_jvm(value)) for value in values],
+        column,
+    )
 
 
-def _received(value: Any) -> Any:
+def _check_unpicklable_by_jvm(value: Any) -> Any:
     """Return a value that the JVM can unpickle; raise for one on which it fails, as Spark does."""
     if type(value).__module__ == "numpy":
         raise TypeError(
@@ -140,42 +143,47 @@ def _received(value: Any) -> Any:
     return value
 
 
-def _fitted(dtype: spark.DataType, shortest: bool) -> Converter:
+def _converter_of_valid(dtype: spark.DataType, shortest: bool) -> Converter:
     """Return the function that fits an unpickled value, which is not null, to a type."""
     if isinstance(dtype, spark.StringType | spark.CharType | spark.VarcharType):
         return lambda value: value if type(value) is str else java_text(value, shortest)
     if isinstance(dtype, spark.ArrayType):
-        element = _part(dtype.elementType, shortest)
+        element = _converter_of_part(dtype.elementType, shortest)
         return lambda value: (
-            [element(part) for part in _elements(value)]
+            [element(part) for part in _array_elements(value)]
             if isinstance(value, list | tuple | array.array | bytes | bytearray)
             else None
         )
     if isinstance(dtype, spark.MapType):
-        key, item = _part(dtype.keyType, shortest), _part(dtype.valueType, shortest)
+        key, item = (
+            _converter_of_part(dtype.keyType, shortest),
+            _converter_of_part(dtype.valueType, shortest),
+        )
         return lambda value: (
             [(key(k), item(v)) for k, v in unpickled_items(value)]
             if isinstance(value, dict)
             else None
         )
     if isinstance(dtype, spark.StructType):
-        fields = [(field.name, _part(field.dataType, shortest)) for field in dtype.fields]
-        return lambda value: _struct(value, fields)
+        fields = [
+            (field.name, _converter_of_part(field.dataType, shortest)) for field in dtype.fields
+        ]
+        return lambda value: _struct_fields(value, fields)
     return fitting(dtype, shortest=shortest)
 
 
-def _part(dtype: spark.DataType, shortest: bool) -> Converter:
+def _converter_of_part(dtype: spark.DataType, shortest: bool) -> Converter:
     """Return the function that fits a part of a value to a type."""
-    fit = _fitted(dtype, shortest)
-    return lambda value: None if value is None else fit(_received(value))
+    fit = _converter_of_valid(dtype, shortest)
+    return lambda value: None if value is None else fit(_check_unpicklable_by_jvm(value))
 
 
-def _elements(value: Any) -> Iterable[Any]:
+def _array_elements(value: Any) -> Iterable[Any]:
     """Return the elements of an array; Java's bytes have signs."""
     return memoryview(value).cast("b") if isinstance(value, bytes | bytearray) else value
 
 
-def _struct(value: Any, fields: list[tuple[str, Converter]]) -> dict[str, Any] | None:
+def _struct_fields(value: Any, fields: list[tuple[str, Converter]]) -> dict[str, Any] | None:
     """Return the fields of a struct, fitted to their types."""
     if not isinstance(value, list | tuple):
         return None

@@ -51,7 +51,7 @@ _NUMBERED: Final = re.compile(r"#(\d+)L?(?:-T\d+ms)?\Z")
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
-def _once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
+def _ask_jvm_once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
     """Let a function ask an object of the JVM once; what it asks for never changes.
 
     Most calls of the JVM were for the kinds and children of nodes that were read before.
@@ -69,7 +69,7 @@ def _once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
     return read_once
 
 
-@_once
+@_ask_jvm_once
 def kind_of(node: Any) -> str:
     """Return the name of the class of a node or an expression, such as ``Aggregate``."""
     try:
@@ -88,7 +88,7 @@ def children_of(node: Any) -> list[Any]:
     return list(_children(node))
 
 
-@_once
+@_ask_jvm_once
 def _children(node: Any) -> list[Any]:
     return [] if kind_of(node) in _LEAVES else to_list(node.children())
 
@@ -98,7 +98,7 @@ def output_of(node: Any) -> list[Any]:
     return list(_output(node))
 
 
-@_once
+@_ask_jvm_once
 def _output(node: Any) -> list[Any]:
     return to_list(node.output())
 
@@ -162,19 +162,19 @@ def expressions_of(node: Any) -> list[Any]:
     return list(_expressions(node))
 
 
-@_once
+@_ask_jvm_once
 def _expressions(node: Any) -> list[Any]:
     return to_list(node.expressions())
 
 
-@_once
+@_ask_jvm_once
 def id_of(attribute: Any) -> int:
     """Return Spark's number of a column, with which its text ends: one call instead of two."""
     match = _NUMBERED.search(attribute.toString())
     return int(attribute.exprId().id() if match is None else match[1])
 
 
-@_once
+@_ask_jvm_once
 def type_of(expression: Any) -> DataType:
     """Return the type of an expression."""
     return _parse_datatype_json_string(expression.dataType().json())
@@ -194,7 +194,7 @@ def is_keyed_by_text(dtype: DataType) -> bool:
     return isinstance(dtype, ArrayType | MapType | DayTimeIntervalType)
 
 
-@_once
+@_ask_jvm_once
 def metadata_of(attribute: Any) -> dict[str, Any]:
     """Return the metadata of a named expression."""
     metadata: dict[str, Any] = json.loads(attribute.metadata().json())
@@ -272,7 +272,7 @@ class Package:
 
 
 @cache
-def _package(jvm: Any, name: str) -> Package:
+def _cached_package(jvm: Any, name: str) -> Package:
     """Return a package of a JVM; the same one for each query, with the classes it has looked up."""
     return Package(jvm, name)
 
@@ -284,14 +284,14 @@ class Catalyst:
         self.spark = spark
         self._session: Any = spark._jsparkSession  # noqa: SLF001  not in PySpark's API
         jvm: Any = spark._jvm  # noqa: SLF001
-        self._java = _package(jvm, "java")
-        self._scala = _package(jvm, "scala")
-        self._sql = _package(jvm, "org.apache.spark.sql")
-        self._catalyst = _package(jvm, "org.apache.spark.sql.catalyst")
-        self.expressions = _package(jvm, "org.apache.spark.sql.catalyst.expressions")
-        self.logical = _package(jvm, "org.apache.spark.sql.catalyst.plans.logical")
-        self.file_systems = _package(jvm, "org.apache.hadoop.fs")
-        self._python = _package(jvm, "org.apache.spark.api.python").PythonUtils
+        self._java = _cached_package(jvm, "java")
+        self._scala = _cached_package(jvm, "scala")
+        self._sql = _cached_package(jvm, "org.apache.spark.sql")
+        self._catalyst = _cached_package(jvm, "org.apache.spark.sql.catalyst")
+        self.expressions = _cached_package(jvm, "org.apache.spark.sql.catalyst.expressions")
+        self.logical = _cached_package(jvm, "org.apache.spark.sql.catalyst.plans.logical")
+        self.file_systems = _cached_package(jvm, "org.apache.hadoop.fs")
+        self._python = _cached_package(jvm, "org.apache.spark.api.python").PythonUtils
 
     @cached_property
     def _ids(self) -> Any:

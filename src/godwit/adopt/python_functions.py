@@ -132,13 +132,13 @@ class PythonCalls:
         if not length:
             results = [pa.array([], dtype) for _, _, dtype in self.results]
         elif self.task.eval_type == PythonEvalType.SQL_BATCHED_UDF:
-            results = self._of_rows(arguments, length)
+            results = self._call_with_rows(arguments, length)
         else:
-            results = self._of_batches(arguments, length)
+            results = self._call_with_batches(arguments, length)
         keys = (key for key, _, _ in self.results)
         return {**columns, **dict(zip(keys, results, strict=True))}
 
-    def _of_rows(self, arguments: Sequence[pa.Array], length: int) -> list[pa.Array]:
+    def _call_with_rows(self, arguments: Sequence[pa.Array], length: int) -> list[pa.Array]:
         """Return the results of functions whose values are pickled."""
         task = self.task
         as_bytes = task.setting(_BYTES, "true") == "true"
@@ -154,11 +154,11 @@ class PythonCalls:
             for own, (_, spark, dtype) in zip(by_function, self.results, strict=True)
         ]
 
-    def _of_batches(self, arguments: Sequence[pa.Array], length: int) -> list[pa.Array]:
+    def _call_with_batches(self, arguments: Sequence[pa.Array], length: int) -> list[pa.Array]:
         """Return the results of functions that get Arrow data."""
         batches = list(self.task.function()(self.task.batches(arguments, length)))
         return [
-            pa.concat_arrays([_as_declared(batch.column(n), dtype) for batch in batches])
+            pa.concat_arrays([_cast_to_declared(batch.column(n), dtype) for batch in batches])
             for n, (_, _, dtype) in enumerate(self.results)
         ]
 
@@ -183,7 +183,7 @@ class PythonMap:
             batches = [batch.column(0).flatten() for batch in self.task.function()(structs)]
         results = {
             key: pa.concat_arrays(
-                [pa.array([], dtype), *(_as_declared(parts[n], dtype) for parts in batches)]
+                [pa.array([], dtype), *(_cast_to_declared(parts[n], dtype) for parts in batches)]
             )
             for n, (key, dtype) in enumerate(self.outputs)
         }
@@ -200,7 +200,7 @@ def read_calls(reader: ExpressionReader, node: Any) -> PythonCalls:
     functions: list[PickledFunction] = []
     broadcasts: dict[int, bytes] = {}
     for udf in udfs:
-        chain, own = _chain(udf)
+        chain, own = _chained_functions(udf)
         positions, keywords = [], []
         for argument in own:
             name, value = None, argument
@@ -227,7 +227,7 @@ def read_calls(reader: ExpressionReader, node: Any) -> PythonCalls:
     if eval_type not in _SCALAR and not is_pickled:
         reader.refuse(udfs[0], f"a Python function of type {eval_type}")
     fields = [StructField(f"_{n}", type_of(value)) for n, value in enumerate(arguments)]
-    task = _task(reader, eval_type, functions, fields, broadcasts)
+    task = _python_task(reader, eval_type, functions, fields, broadcasts)
     results = []
     for udf, attribute in zip(udfs, to_list(node.resultAttrs()), strict=True):
         dtype = type_of(udf)
@@ -256,7 +256,7 @@ def read_map(reader: ExpressionReader, node: Any) -> PythonMap:
     fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in inputs]
     function = PickledFunction(commands=(command,), positions=())
     return PythonMap(
-        task=_task(reader, int(udf.evalType()), [function], fields, broadcasts),
+        task=_python_task(reader, int(udf.evalType()), [function], fields, broadcasts),
         inputs=tuple(map(column_key, inputs)),
         outputs=tuple(
             (column_key(attribute), reader.type_of(attribute.dataType()))
@@ -265,16 +265,16 @@ def read_map(reader: ExpressionReader, node: Any) -> PythonMap:
     )
 
 
-def _chain(udf: Any) -> tuple[list[Any], list[Any]]:
+def _chained_functions(udf: Any) -> tuple[list[Any], list[Any]]:
     """Return the functions that are called one after the other, and the arguments of the first."""
     inner = children_of(udf)
     if len(inner) == 1 and kind_of(inner[0]) == "PythonUDF":
-        chain, arguments = _chain(inner[0])
+        chain, arguments = _chained_functions(inner[0])
         return [*chain, udf], arguments
     return [udf], inner
 
 
-def _task(
+def _python_task(
     reader: ExpressionReader,
     eval_type: int,
     functions: Sequence[PickledFunction],
@@ -282,7 +282,7 @@ def _task(
     broadcasts: dict[int, bytes],
 ) -> PythonTask:
     """Return functions as they are called together."""
-    settings = ((name, _setting(reader, name)) for name in _SETTINGS)
+    settings = ((name, _session_setting(reader, name)) for name in _SETTINGS)
     return PythonTask(
         eval_type=eval_type,
         functions=tuple(functions),
@@ -293,7 +293,7 @@ def _task(
     )
 
 
-def _setting(reader: ExpressionReader, name: str) -> str | None:
+def _session_setting(reader: ExpressionReader, name: str) -> str | None:
     """Return a setting of the session, which may be its default; ``None``: it has none."""
     try:
         value = reader.conf.get(name)
@@ -317,7 +317,7 @@ def _read_function(reader: ExpressionReader, udf: Any) -> tuple[bytes, dict[int,
     return command, broadcasts
 
 
-def _as_declared(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+def _cast_to_declared(column: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Return results in the type of their column, which differs in zones and widths alone."""
     return convert_leaves(column, dtype, _same_leaf)
 

@@ -41,8 +41,8 @@ class SparkQuery(Query):
         metrics: Mapping[str, Mapping[str, int]],
         **kwargs: Any,
     ) -> None:
-        self._named = named
-        self._temporary = temporary  # directory that ends with the query
+        self._settings_by_name = named
+        self._temporary_directory = temporary  # directory that ends with the query
         self._sink = sink  # format
         self._metrics = metrics  # operator → figures of its own
         super().__init__(*args, **kwargs)
@@ -50,7 +50,7 @@ class SparkQuery(Query):
     @property
     def name(self) -> Any:
         """Name that ``queryName`` set; ``None`` without."""
-        return self._name if self._named else None
+        return self._name if self._settings_by_name else None
 
     @property
     def runId(self) -> str:  # noqa: N802  StreamingQuery's name
@@ -108,7 +108,7 @@ class SparkQuery(Query):
         for entry in entries:
             idle = entry["batchId"] is None
             sources = (
-                [{**source, **_idle(source)} for source in sources]
+                [{**source, **_figures_without_rows(source)} for source in sources]
                 if idle
                 else [{**_SOURCE, **source} for source in entry.get("sources", ())]
             )
@@ -166,8 +166,8 @@ class SparkQuery(Query):
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Close the run, and remove a checkpoint that is temporary."""
         left = super()._close_run(problems)
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._temporary_directory is not None:
+            shutil.rmtree(self._temporary_directory, ignore_errors=True)
         return left
 
 
@@ -186,7 +186,7 @@ _SOURCE = {
 _NO_WATERMARK = "1970-01-01T00:00:00.000Z"  # as Spark has it before there is one
 
 
-def _idle(source: Mapping[str, Any]) -> dict[str, Any]:
+def _figures_without_rows(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return what differs in the figures of a source in a batch without rows after another."""
     return {
         "startOffset": source["endOffset"],

@@ -73,30 +73,33 @@ def converter(dtype: pa.DataType, zone: str) -> Converter:
     if types.is_string(dtype):
         return lambda texts: texts
     if types.is_boolean(dtype):
-        return _truths
+        return _booleans_of
     if types.is_signed_integer(dtype):
         return partial(
-            _numbers, dtype=dtype, kind="integer", convert=partial(_integer, dtype=dtype)
+            _convert_usual_first,
+            dtype=dtype,
+            kind="integer",
+            convert=partial(_integer_of, dtype=dtype),
         )
     if types.is_float64(dtype):
-        return partial(_numbers, dtype=dtype, kind="float", convert=_double)
+        return partial(_convert_usual_first, dtype=dtype, kind="float", convert=_double_of)
     if types.is_decimal(dtype):
-        return partial(_by_one, dtype=dtype, convert=partial(decimal_of, dtype=dtype))
+        return partial(_convert_each, dtype=dtype, convert=partial(decimal_of, dtype=dtype))
     if types.is_date(dtype):
-        return partial(_numbers, dtype=dtype, kind="date", convert=date_of)
+        return partial(_convert_usual_first, dtype=dtype, kind="date", convert=date_of)
     if types.is_timestamp(dtype) and dtype.tz is not None:
-        return partial(_timestamps, dtype=dtype, zone=zone)
+        return partial(_timestamps_of, dtype=dtype, zone=zone)
     raise ValueError(f"texts as {dtype}")
 
 
-def _truths(texts: pa.Array) -> pa.Array:
+def _booleans_of(texts: pa.Array) -> pa.Array:
     """Return the texts ``true`` and ``false``, in any case, as booleans."""
     lower = pc.ascii_lower(texts)
-    known = pc.is_in(lower, value_set=pa.array(["true", "false"]))
-    return pc.if_else(known, pc.equal(lower, "true"), pa.scalar(None, pa.bool_()))
+    is_boolean = pc.is_in(lower, value_set=pa.array(["true", "false"]))
+    return pc.if_else(is_boolean, pc.equal(lower, "true"), pa.scalar(None, pa.bool_()))
 
 
-def _numbers(
+def _convert_usual_first(
     texts: pa.Array, *, dtype: pa.DataType, kind: str, convert: Callable[[str], Any]
 ) -> pa.Array:
     """Return texts as values of a type: the usual ones at once, the others by `convert`."""
@@ -111,22 +114,24 @@ def _usual_first(
     convert: Callable[[str], Any],
 ) -> pa.Array:
     """Cast the texts that have the usual form of a kind; take the others one by one."""
-    usual = pc.match_substring_regex(texts, _USUAL[kind])
-    if pc.all(usual).as_py() is not False:
+    is_usual = pc.match_substring_regex(texts, _USUAL[kind])
+    if pc.all(is_usual).as_py() is not False:
         try:
             return cast(texts)
         except pa.ArrowInvalid:  # a number that does not fit, or no date
-            return _by_one(texts, dtype=dtype, convert=convert)
-    others = pc.invert(usual)
+            return _convert_each(texts, dtype=dtype, convert=convert)
+    others = pc.invert(is_usual)
     try:
-        values = cast(pc.if_else(usual, texts, pa.scalar(None, texts.type)))
+        values = cast(pc.if_else(is_usual, texts, pa.scalar(None, texts.type)))
     except pa.ArrowInvalid:
-        return _by_one(texts, dtype=dtype, convert=convert)
+        return _convert_each(texts, dtype=dtype, convert=convert)
     changed = pa.array([convert(text) for text in texts.filter(others).to_pylist()], dtype)
     return pc.replace_with_mask(values, others.fill_null(False), changed)
 
 
-def _by_one(texts: pa.Array, *, dtype: pa.DataType, convert: Callable[[str], Any]) -> pa.Array:
+def _convert_each(
+    texts: pa.Array, *, dtype: pa.DataType, convert: Callable[[str], Any]
+) -> pa.Array:
     """Return texts as values, one by one."""
     return pa.array([None if text is None else convert(text) for text in texts.to_pylist()], dtype)
 
@@ -137,7 +142,7 @@ def _check_digits(text: str, what: str) -> None:
         raise UnsureError(text, what)
 
 
-def _integer(text: str, dtype: pa.DataType) -> int | None:
+def _integer_of(text: str, dtype: pa.DataType) -> int | None:
     """Return a text as an integer."""
     _check_digits(text, "a number")
     bound = 1 << (dtype.bit_width - 1)
@@ -147,7 +152,7 @@ def _integer(text: str, dtype: pa.DataType) -> int | None:
     return number if -bound <= number < bound else None
 
 
-def _double(text: str) -> float | None:
+def _double_of(text: str) -> float | None:
     """Return a text as a double."""
     if text in _NAMED:
         return _NAMED[text]
@@ -167,11 +172,11 @@ def decimal_of(text: str, dtype: pa.DataType) -> Decimal | None:
         if re.search("[0-9][eE]", plain):
             raise UnsureError(text, "a number")
         return None
-    given = Decimal(plain)
-    if len(plain) > dtype.precision + 40 or abs(given.adjusted()) > _MAX_EXPONENT:
+    decimal = Decimal(plain)
+    if len(plain) > dtype.precision + 40 or abs(decimal.adjusted()) > _MAX_EXPONENT:
         raise UnsureError(text, "a number")
     step = Decimal(1).scaleb(-dtype.scale)
-    number = given.quantize(step, rounding=ROUND_HALF_UP, context=_WIDE)
+    number = decimal.quantize(step, rounding=ROUND_HALF_UP, context=_WIDE)
     return number if abs(number) < Decimal(10) ** (dtype.precision - dtype.scale) else None
 
 
@@ -192,7 +197,7 @@ def _check_no_time(text: str, what: str) -> None:
         raise UnsureError(text, what)
 
 
-def _timestamps(texts: pa.Array, *, dtype: pa.DataType, zone: str) -> pa.Array:
+def _timestamps_of(texts: pa.Array, *, dtype: pa.DataType, zone: str) -> pa.Array:
     """Return texts as timestamps."""
 
     def cast(usual: pa.Array) -> pa.Array:
@@ -218,7 +223,7 @@ def timestamp_of(text: str, zone: str) -> dt.datetime | None:
             dt.date(int(year), int(month), int(day)), dt.time.fromisoformat(clock or "00:00:00")
         )
         moment = moment.replace(microsecond=int((fraction or "0").ljust(6, "0")[:6]))
-        moment = _in_zone(moment, offset, zone, text)
+        moment = _moment_of_clock_time(moment, offset, zone, text)
     except ValueError as error:
         if isinstance(error, UnsureError):
             raise
@@ -226,7 +231,9 @@ def timestamp_of(text: str, zone: str) -> dt.datetime | None:
     return moment
 
 
-def _in_zone(moment: dt.datetime, offset: str | None, zone: str, text: str) -> dt.datetime:
+def _moment_of_clock_time(
+    moment: dt.datetime, offset: str | None, zone: str, text: str
+) -> dt.datetime:
     """Return the moment when a clock shows a time."""
     if offset is not None:
         shown = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}")

@@ -122,7 +122,7 @@ class RowForm(ABC):
         try:
             return pa.RecordBatch.from_arrays(self.columns_of(emitted), schema=self.output)
         except Exception as error:  # noqa: BLE001 - of the user's values, any
-            index, cause = self._culprit(emitted, error)
+            index, cause = self._first_unconvertible(emitted, error)
             key = keys[bisect.bisect_right(ends, index)]
             raise UserFunctionError(
                 f"Operator {caller.name!r}: the processor returned rows for key {key!r} that do "
@@ -134,7 +134,7 @@ class RowForm(ABC):
                 error=type(cause).__name__,
             ) from cause
 
-    def _culprit(self, emitted: list[Any], error: Exception) -> tuple[int, Exception]:
+    def _first_unconvertible(self, emitted: list[Any], error: Exception) -> tuple[int, Exception]:
         """Return the number of the first element that cannot be converted, and its error."""
         for index, element in enumerate(emitted):
             try:
@@ -287,7 +287,7 @@ class _FrameBatches(KeyBatches):
         max_bytes: int | None,
     ) -> None:
         super().__init__(starts)
-        self._rows, self._zone, self._inferred = rows, zone, inferred
+        self._rows, self._zone, self._infers_schema = rows, zone, inferred
         self._max_chunk = max_chunk
         if max_bytes is not None and rows.num_rows:
             self._max_chunk = max(min(-(-max_bytes * rows.num_rows // rows.nbytes), max_chunk), 1)
@@ -302,7 +302,7 @@ class _FrameBatches(KeyBatches):
                 yield frame_of(self._rows.slice(begin, stop - begin), self._zone, inferred=False)
                 continue
             chunk = self._frame.iloc[begin:stop].reset_index(drop=True)
-            yield chunk.infer_objects(copy=False) if self._inferred else chunk
+            yield chunk.infer_objects(copy=False) if self._infers_schema else chunk
 
 
 class PandasRows(RowForm):
@@ -410,27 +410,27 @@ def _series_of(column: pa.Array, zone: str, *, inferred: bool) -> Any:
     if pa.types.is_map(dtype):
         return pd.Series([None if v is None else dict(v) for v in column.to_pylist()], dtype=object)
     if pa.types.is_nested(dtype):
-        make = _nested(dtype)
-        return pd.Series([make(value) for value in column.to_pylist()], dtype=object)
+        convert = _nested_converter(dtype)
+        return pd.Series([convert(value) for value in column.to_pylist()], dtype=object)
     return column.to_pandas(date_as_object=True)
 
 
-def _nested(dtype: pa.DataType) -> Callable[[Any], Any]:
+def _nested_converter(dtype: pa.DataType) -> Callable[[Any], Any]:
     """Return the function from a nested Arrow value to that of Spark's worker: ``Row``, lists."""
     if pa.types.is_struct(dtype):
         names = [dtype.field(place).name for place in range(dtype.num_fields)]
-        parts = [_nested(dtype.field(place).type) for place in range(dtype.num_fields)]
-        make = Row(*names)
+        parts = [_nested_converter(dtype.field(place).type) for place in range(dtype.num_fields)]
+        new_row = Row(*names)
         values_of = itemgetter(*names) if len(names) > 1 else lambda v: (v[names[0]],)
         return lambda value: (
             None
             if value is None
-            else make(*[part(v) for part, v in zip(parts, values_of(value), strict=True)])
+            else new_row(*[part(v) for part, v in zip(parts, values_of(value), strict=True)])
         )
     if pa.types.is_map(dtype):
         return lambda value: None if value is None else dict(value)
     if pa.types.is_nested(dtype):
-        element = _nested(dtype.value_type)
+        element = _nested_converter(dtype.value_type)
         return lambda value: None if value is None else np.array([element(v) for v in value])
     return lambda value: value
 
@@ -445,9 +445,9 @@ def array_of(series: Any, dtype: pa.DataType, zone: str = UTC) -> pa.Array:
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.dtype.categories.dtype)
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
-        series = _in_utc(series, zone)
+        series = _assume_zone(series, zone)
     if pa.types.is_nested(dtype):
-        return pa.array([_plain(value) for value in series], dtype)
+        return pa.array([_as_dicts_and_lists(value) for value in series], dtype)
     mask = None if hasattr(series.array, "__arrow_array__") else series.isna()
     try:
         return pa.Array.from_pandas(series, mask=mask, type=dtype, safe=False)
@@ -459,7 +459,7 @@ def array_of(series: Any, dtype: pa.DataType, zone: str = UTC) -> pa.Array:
         return values.cast(dtype, safe=False)
 
 
-def _in_utc(series: Any, zone: str) -> Any:
+def _assume_zone(series: Any, zone: str) -> Any:
     """Return a Series of timestamps with those that have no zone taken as of `zone`."""
     import pandas as pd  # noqa: PLC0415 - as above
 
@@ -470,12 +470,12 @@ def _in_utc(series: Any, zone: str) -> Any:
     return series.dt.tz_convert(UTC)
 
 
-def _plain(value: Any) -> Any:
+def _as_dicts_and_lists(value: Any) -> Any:
     """Return a nested value with rows as dicts, and arrays as lists."""
     if isinstance(value, Row):
-        return {name: _plain(v) for name, v in value.asDict().items()}
+        return {name: _as_dicts_and_lists(v) for name, v in value.asDict().items()}
     if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items()}
+        return {key: _as_dicts_and_lists(v) for key, v in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(v) for v in value]
+        return [_as_dicts_and_lists(v) for v in value]
     return None if value is None or value != value else value  # noqa: PLR0124 - NaN for null

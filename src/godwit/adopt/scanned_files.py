@@ -120,15 +120,15 @@ class ScannedFiles(FileSource):
         values = partitions_of(file)
         names = [part.partition("=")[0] for part in directory.split("/")]
         if names != self._partitions.names or _OTHER_ESCAPE.search(directory):
-            raise self._refused(file, f"is not in directories {listing(self._partitions.names)}")
+            raise self._refusal(file, f"is not in directories {listing(self._partitions.names)}")
         for field in self._partitions:
             text: Any = values.get(field.name)
             form = None if pa.types.is_string(field.type) else _WHOLE
             form = _DATE if pa.types.is_date(field.type) else form
             if text is not None and form is not None and not form.fullmatch(text):
-                raise self._refused(file, f"has {field.name}={text}, which is not {field.type}")
+                raise self._refusal(file, f"has {field.name}={text}, which is not {field.type}")
 
-    def _refused(self, file: File, why: str) -> SourceError:
+    def _refusal(self, file: File, why: str) -> SourceError:
         """Return the error that a file is not read as Spark reads it."""
         name = self.directory.file_name(file)
         return SourceError(

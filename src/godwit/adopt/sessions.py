@@ -108,14 +108,14 @@ class SparkSessions(SessionCompute):
         time = data.time
         if self.complete:
             idle = replace(time, closed=BEGINNING, until=BEGINNING)
-            return self._with_all(data, super().process(replace(data, time=idle)))
+            return self._with_all_results(data, super().process(replace(data, time=idle)))
         if time.until > _EPOCH:
             # The watermark is past an end, for `SessionCompute`, a microsecond after it.
             shifted = replace(time, closed=max(time.closed, _EPOCH) + 1, until=time.until + 1)
             data = replace(data, time=shifted)
         return super().process(data)
 
-    def _with_all(self, data: OperatorInput, processed: OperatorOutput) -> OperatorOutput:
+    def _with_all_results(self, data: OperatorInput, processed: OperatorOutput) -> OperatorOutput:
         """Return a batch's output with the results of all sessions, stored and changed."""
         entries = data.state.scan()
         if processed.changed:

@@ -192,9 +192,9 @@ class Numeric:
                 output=pa.binary(),
                 identity=identity,
             )
-        parts, make, result = _NUMERIC[self.name]
+        parts, finish, result = _NUMERIC[self.name]
         identity["aggregate"] = parts  # the state is the same for all of its results
-        bound: BoundAggregate = make(
+        bound: BoundAggregate = finish(
             result=result,
             state=pa.schema([(name, pa.float64()) for name in parts.split()]),
             output=pa.float64(),
@@ -222,7 +222,7 @@ class _Combined(BuiltIn):
         bits = np.where(seen, values_of(states.column(0)), values.dtype.type(self.neutral))
         self.function.at(bits, groups, values)
         seen[groups] = True
-        return self._of(bits, seen)
+        return self._states_of(bits, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         both = pc.and_(left.column(0).is_valid(), right.column(0).is_valid())
@@ -231,7 +231,7 @@ class _Combined(BuiltIn):
         either = pc.coalesce(left.column(0), right.column(0))
         return self.states(pc.if_else(both, joined, either))
 
-    def _of(self, bits: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
+    def _states_of(self, bits: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
         """Return states, null where `seen` is false."""
         return self.states(column_of(bits, None if seen.all() else seen, self.output))
 
@@ -254,15 +254,15 @@ class _Bitmap(BuiltIn):
     both: bool
 
     def create(self, count: int) -> pa.RecordBatch:
-        return self._of(np.full((count, _BITMAP_BYTES), 255 if self.both else 0, np.uint8))
+        return self._states_of(np.full((count, _BITMAP_BYTES), 255 if self.both else 0, np.uint8))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         """Add bitmaps, or numbers of bits, that are not null."""
-        bits, (column,) = self._bits(states).copy(), columns
-        some = np.flatnonzero(values_of(column.is_valid()))
-        column, groups = column.take(pa.array(some)), groups[some]
+        bits, (column,) = self._bitmaps(states).copy(), columns
+        not_null = np.flatnonzero(values_of(column.is_valid()))
+        column, groups = column.take(pa.array(not_null)), groups[not_null]
         if pa.types.is_integer(column.type):
             numbers = values_of(column).astype(np.int64)
             if ((numbers < 0) | (numbers >= 8 * _BITMAP_BYTES)).any():
@@ -272,28 +272,28 @@ class _Bitmap(BuiltIn):
                 )
             masks = (1 << (numbers % 8)).astype(np.uint8)
             np.bitwise_or.at(bits, (groups, numbers // 8), masks)
-            return self._of(bits)
+            return self._states_of(bits)
         for group, data in zip(groups.tolist(), column.to_pylist(), strict=True):
             other = np.zeros(_BITMAP_BYTES, np.uint8)
             cut = np.frombuffer(data, np.uint8)[:_BITMAP_BYTES]
             other[: len(cut)] = cut
             bits[group] = bits[group] & other if self.both else bits[group] | other
-        return self._of(bits)
+        return self._states_of(bits)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         join = np.bitwise_and if self.both else np.bitwise_or
-        return self._of(join(self._bits(left), self._bits(right)))
+        return self._states_of(join(self._bitmaps(left), self._bitmaps(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         return states.column(0).cast(pa.binary())
 
-    def _bits(self, states: pa.RecordBatch) -> npt.NDArray[np.uint8]:
+    def _bitmaps(self, states: pa.RecordBatch) -> npt.NDArray[np.uint8]:
         """Return the bitmaps of states, a row each."""
         column = states.column(0)
         first, last = boundaries_of(column)[[0, -1]]
         return blob_bytes(column)[first:last].reshape(-1, _BITMAP_BYTES)
 
-    def _of(self, bits: npt.NDArray[np.uint8]) -> pa.RecordBatch:
+    def _states_of(self, bits: npt.NDArray[np.uint8]) -> pa.RecordBatch:
         """Return states of bitmaps."""
         return self.states(binary_column(bits.ravel(), np.arange(len(bits) + 1) * _BITMAP_BYTES))
 
@@ -306,7 +306,7 @@ class _OfDoubles(BuiltIn):
     result: Callable[[Floats], tuple[FloatArray, BoolArray]]  # values, and where there is one
 
     def create(self, count: int) -> pa.RecordBatch:
-        return self._of(tuple(np.zeros(count) for _ in self.state))
+        return self._states_of(tuple(np.zeros(count) for _ in self.state))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
@@ -319,10 +319,10 @@ class _OfDoubles(BuiltIn):
         values = tuple(values_of(column)[valid] for column in columns)
         with np.errstate(all="ignore"):
             added = self.computed(groups[valid], values, states.num_rows)
-        return self._merged(states, added)
+        return self._merge_states(states, added)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._merged(left, tuple(values_of(column) for column in right.columns))
+        return self._merge_states(left, tuple(values_of(column) for column in right.columns))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the result of each state."""
@@ -331,31 +331,33 @@ class _OfDoubles(BuiltIn):
         return column_of(values, None if valid.all() else valid, self.output)
 
     def computed(self, groups: IntArray, values: Floats, count: int) -> Floats:
-        """Return the states of rows alone."""
+        """Return the states of these rows only."""
         raise NotImplementedError
 
     def combined(self, left: Floats, right: Floats) -> Floats:
         """Return two states merged; one without values may give anything."""
         raise NotImplementedError
 
-    def _merged(self, states: pa.RecordBatch, right: Floats) -> pa.RecordBatch:
+    def _merge_states(self, states: pa.RecordBatch, right: Floats) -> pa.RecordBatch:
         """Return states merged with others; where one side is empty it is the other, bit by bit."""
         left = tuple(values_of(column) for column in states.columns)
         with np.errstate(all="ignore"):
             merged = self.combined(left, right)
-        return self._of(
+        return self._states_of(
             tuple(
                 np.where(right[0] == 0, mine, np.where(left[0] == 0, theirs, both))
                 for mine, theirs, both in zip(left, right, merged, strict=True)
             )
         )
 
-    def _of(self, columns: Floats) -> pa.RecordBatch:
+    def _states_of(self, columns: Floats) -> pa.RecordBatch:
         """Return states of these columns."""
         return self.states(*(column_of(column, None, pa.float64()) for column in columns))
 
 
-def _means(groups: IntArray, values: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _means_and_deviations(
+    groups: IntArray, values: FloatArray, n: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return the mean of each group, and each value's deviation from it, in two passes."""
     count, divisor = len(n), np.maximum(n, 1)
     mean = np.bincount(groups, values, count) / divisor
@@ -365,7 +367,7 @@ def _means(groups: IntArray, values: FloatArray, n: FloatArray) -> tuple[FloatAr
     return mean + error, deviation - error[groups]
 
 
-def _sums(groups: IntArray, values: FloatArray, count: int) -> FloatArray:
+def _sums_of_groups(groups: IntArray, values: FloatArray, count: int) -> FloatArray:
     """Return the sum of the values of each of `count` groups."""
     sums: FloatArray = np.bincount(groups, values, count).astype(np.float64, copy=False)
     return sums
@@ -378,8 +380,8 @@ class _Moments(_OfDoubles):
 
     def computed(self, groups: IntArray, values: Floats, count: int) -> Floats:
         n = np.bincount(groups, minlength=count).astype(np.float64)
-        mean, deviation = _means(groups, values[0], n)
-        powers = (_sums(groups, deviation**power, count) for power in (2, 3, 4))
+        mean, deviation = _means_and_deviations(groups, values[0], n)
+        powers = (_sums_of_groups(groups, deviation**power, count) for power in (2, 3, 4))
         return (n, mean, *powers)
 
     def combined(self, left: Floats, right: Floats) -> Floats:
@@ -404,8 +406,8 @@ class _Pairs(_OfDoubles):
 
     def computed(self, groups: IntArray, values: Floats, count: int) -> Floats:
         n = np.bincount(groups, minlength=count).astype(np.float64)
-        (x, dx), (y, dy) = (_means(groups, column, n) for column in values)
-        products = (_sums(groups, part, count) for part in (dx * dy, dx * dx, dy * dy))
+        (x, dx), (y, dy) = (_means_and_deviations(groups, column, n) for column in values)
+        products = (_sums_of_groups(groups, part, count) for part in (dx * dy, dx * dx, dy * dy))
         return (n, x, y, *products)
 
     def combined(self, left: Floats, right: Floats) -> Floats:
@@ -435,7 +437,7 @@ def _kurtosis(state: Floats) -> tuple[FloatArray, BoolArray]:
     return n * fourth / (second * second) - 3, (n > 0) & (second != 0)
 
 
-def _second(state: Floats) -> tuple[FloatArray, BoolArray]:
+def _second_moment(state: Floats) -> tuple[FloatArray, BoolArray]:
     return state[2], state[0] > 0
 
 
@@ -479,7 +481,7 @@ _PAIRS: Final = "count x y xy xx yy"
 _NUMERIC: Final[dict[str, tuple[str, Any, Callable[[Floats], tuple[FloatArray, BoolArray]]]]] = {
     "skewness": (_MOMENTS, _Moments, _skewness),
     "kurtosis": (_MOMENTS, _Moments, _kurtosis),
-    "regr_s": (_MOMENTS, _Moments, _second),
+    "regr_s": (_MOMENTS, _Moments, _second_moment),
     "covar_pop": (_PAIRS, _Pairs, _covar_pop),
     "covar_samp": (_PAIRS, _Pairs, _covar_samp),
     "corr": (_PAIRS, _Pairs, _corr),
@@ -543,11 +545,11 @@ class _JoinedText(PackedRows):
         """Append texts that are not null."""
         own = dict(zip(self.columns, columns, strict=True))
         texts = own[self.text]
-        which = pa.array(np.flatnonzero(values_of(texts.is_valid())))
-        rows = [texts.take(which)]
-        rows += [_order_bytes(own[name], which, *order) for name, *order in self.orders]
+        not_null = pa.array(np.flatnonzero(values_of(texts.is_valid())))
+        rows = [texts.take(not_null)]
+        rows += [_order_bytes(own[name], not_null, *order) for name, *order in self.orders]
         return self._pack_kept(
-            states.num_rows, self._rows(states), (groups[which.to_numpy()], rows)
+            states.num_rows, self._unpacked_rows(states), (groups[not_null.to_numpy()], rows)
         )
 
     def rows_to_keep(

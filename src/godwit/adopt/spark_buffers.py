@@ -139,18 +139,18 @@ def converters_of(
         dtype = arrow_schema_of(values, zone="UTC").field(0).type
         bound = operator.aggregate_of(name)
         if not (isinstance(bound, PackedRows) and can_unpack(dtype)):
-            raise _unreadable(expression, function)
+            raise _unreadable_buffer(expression, function)
         converters[name] = partial(convert, bound, dtype)
     return converters
 
 
-def _lists(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
+def _collected_states(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
     """Return the states of collected values."""
     groups, values = lists_in(buffers, dtype)
     return bound.update(bound.create(len(buffers)), groups, values).column(0)
 
 
-def _counts(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
+def _counted_states(bound: PackedRows, dtype: pa.DataType, buffers: pa.Array) -> pa.Array:
     """Return the states of counted values."""
     groups, values, counts = counts_in(buffers, dtype)
     starts = starts_of(groups, len(buffers))
@@ -166,12 +166,12 @@ def _function_of(expression: Any) -> Any:
 
 def _buffer_types(function: Any) -> list[str]:
     """Return the types of the columns of a function's buffer, as Spark runs the function."""
-    if _unscaled(function) is not None:
+    if _scale_of_unscaled(function) is not None:
         return ["bigint"] if kind_of(function) == "Sum" else ["double", "bigint"]
     return [type_of(column).simpleString() for column in to_list(function.aggBufferAttributes())]
 
 
-def _unscaled(function: Any) -> int | None:
+def _scale_of_unscaled(function: Any) -> int | None:
     """Return the scale of decimals that Spark adds up as whole numbers; ``None`` for others.
 
     Source: rule `DecimalAggregates` of Spark's optimizer.
@@ -185,7 +185,7 @@ def _unscaled(function: Any) -> int | None:
     return dtype.scale if dtype.precision <= digits else None
 
 
-def _scaled(number: Column, scale: int) -> Column:
+def _sum_as_decimal(number: Column, scale: int) -> Column:
     """Return a sum of whole numbers as the sum of the decimals that they stand for."""
     return number.cast("decimal(20,0)") * sf.lit(Decimal(1).scaleb(-scale))
 
@@ -200,11 +200,11 @@ def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict
         type_of(arguments[0]), DayTimeIntervalType
     )
     if convert is None or is_interval or (kind != "Count" and any(map(is_nested, arguments))):
-        raise _unreadable(expression, function)
+        raise _unreadable_buffer(expression, function)
     return convert(function, buffers)
 
 
-def _unreadable(expression: Any, function: Any) -> UnsupportedQueryError:
+def _unreadable_buffer(expression: Any, function: Any) -> UnsupportedQueryError:
     """Return the error that the buffer of an aggregate is not read."""
     return UnsupportedQueryError(
         f"The state of {expression.sql()} cannot be imported: Spark stores it in its own format.",
@@ -214,68 +214,68 @@ def _unreadable(expression: Any, function: Any) -> UnsupportedQueryError:
     )
 
 
-def _sum(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+def _sum_state(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
     """Return the state of a sum: null without values."""
     if len(buffers) == 1:
-        scale = _unscaled(function)
-        return {"sum": buffers[0] if scale is None else _scaled(buffers[0], scale)}
+        scale = _scale_of_unscaled(function)
+        return {"sum": buffers[0] if scale is None else _sum_as_decimal(buffers[0], scale)}
     total, is_empty = buffers
     overflowed = sf.raise_error(sf.lit("a sum of decimals in Spark's state has overflowed"))
     known = sf.when(total.isNull(), overflowed).otherwise(total)
     return {"sum": sf.when(is_empty, sf.lit(None)).otherwise(known)}
 
 
-def _mean(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+def _mean_state(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
     """Return the state of a mean: a sum, null without values, and a count."""
     total, count = buffers
-    scale = _unscaled(function)
-    total = total if scale is None else _scaled(total, scale)
+    scale = _scale_of_unscaled(function)
+    total = total if scale is None else _sum_as_decimal(total, scale)
     return {"sum": sf.when(count > 0, total), "count": count}
 
 
-def _moments(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+def _moments_state(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
     """Return the state of a variance: count, mean and squared deviations."""
     del function
     count, mean, squares = buffers
     return {"count": count.cast("long"), "mean": mean, "m2": squares}
 
 
-def _position(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
+def _first_or_last_state(function: Any, buffers: Sequence[Column]) -> dict[str, Column]:
     """Return the state of ``first`` or ``last``: the value, and whether any row was seen."""
     value, is_set = buffers
     known = sf.when(is_set, value)
     return {"value": known} if function.ignoreNulls() else {"value": known, "seen": is_set}
 
 
-def _whole(*names: str) -> Callable[[Any, Sequence[Column]], dict[str, Column]]:
+def _buffer_as_state(*names: str) -> Callable[[Any, Sequence[Column]], dict[str, Column]]:
     """Return the conversion of a buffer whose columns are those of the state."""
     return lambda _, buffers: dict(zip(names, buffers, strict=True))
 
 
 _CONVERSIONS: Final[dict[str, Callable[[Any, Sequence[Column]], dict[str, Column]]]] = {
-    "Sum": _sum,
-    "Count": _whole("count"),
-    "Average": _mean,
-    "Min": _whole("value"),
-    "Max": _whole("value"),
-    "MinBy": _whole("value", "by"),
-    "MaxBy": _whole("value", "by"),
-    "CollectList": _whole("values"),
-    "CollectSet": _whole("values"),
-    "Percentile": _whole("counts"),
-    "Mode": _whole("counts"),
-    "First": _position,
-    "Last": _position,
-    "StddevSamp": _moments,
-    "StddevPop": _moments,
-    "VarianceSamp": _moments,
-    "VariancePop": _moments,
+    "Sum": _sum_state,
+    "Count": _buffer_as_state("count"),
+    "Average": _mean_state,
+    "Min": _buffer_as_state("value"),
+    "Max": _buffer_as_state("value"),
+    "MinBy": _buffer_as_state("value", "by"),
+    "MaxBy": _buffer_as_state("value", "by"),
+    "CollectList": _buffer_as_state("values"),
+    "CollectSet": _buffer_as_state("values"),
+    "Percentile": _buffer_as_state("counts"),
+    "Mode": _buffer_as_state("counts"),
+    "First": _first_or_last_state,
+    "Last": _first_or_last_state,
+    "StddevSamp": _moments_state,
+    "StddevPop": _moments_state,
+    "VarianceSamp": _moments_state,
+    "VariancePop": _moments_state,
 }
 """Spark's functions whose buffers have the values of a state."""
 _COLLECTIONS: Final[dict[str, Callable[[PackedRows, pa.DataType, pa.Array], pa.Array]]] = {
-    "CollectList": _lists,
-    "CollectSet": _lists,
-    "Percentile": _counts,
-    "Mode": _counts,
+    "CollectList": _collected_states,
+    "CollectSet": _collected_states,
+    "Percentile": _counted_states,
+    "Mode": _counted_states,
 }
 """Those whose values are in binary rows, and how these become the state."""

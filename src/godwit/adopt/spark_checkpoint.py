@@ -75,7 +75,7 @@ def initial_state_from(
     _check_policy(spark, progress, flow, location)
     frames = feed_frames(feeds_of(flow), query.flow.sources)
     lines = [stream for _, frame in frames for stream in streams_in(frame)]
-    numbers = _numbered([*streams_in(dataframe), *lines])
+    numbers = _stream_numbers([*streams_in(dataframe), *lines])
     split = len(numbers) - len(lines)
     progress = arranged(progress, numbers[:split], numbers[split:], location)
     rows: dict[StateId, InitialRows] = {}
@@ -85,7 +85,7 @@ def initial_state_from(
             read = rows_of_dataframe(frame)
             assert read is not None, "it is a DataFrame"
             if isinstance(state, AggregateState):
-                read = _converted(read, state, operator)
+                read = _rows_with_collections(read, state, operator)
             rows[StateId(operator.name, name)] = read
     timed = progress.watermark_ms > 0
     return InitialState(
@@ -125,7 +125,9 @@ def _frames_of(
     return {STATE: joined_rows(reader, number, state)}
 
 
-def _converted(rows: InitialRows, state: AggregateState, operator: KeyedOperator) -> InitialRows:
+def _rows_with_collections(
+    rows: InitialRows, state: AggregateState, operator: KeyedOperator
+) -> InitialRows:
     """Return the rows of an aggregate with the collections of Spark's buffers as state."""
     assert isinstance(operator, ComputeOperator), "it is of aggregates"
     converters = converters_of(state, operator)
@@ -144,7 +146,7 @@ def _converted(rows: InitialRows, state: AggregateState, operator: KeyedOperator
     return replace(rows, batches=batches)
 
 
-def _numbered(streams: Sequence[Any]) -> list[int]:
+def _stream_numbers(streams: Sequence[Any]) -> list[int]:
     """Return a number for each stream of a plan, the same for equal ones."""
     distinct: list[Any] = []
     numbers = []

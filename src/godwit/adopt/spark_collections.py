@@ -68,7 +68,9 @@ def lists_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array]
             start, length = _place_in(buffer, begin + number * _WORD)
             texts.append(buffer[place + start : place + start + length])
     groups = np.repeat(np.arange(len(counts)), counts)
-    return groups, _values(b"".join(parts), code, dtype) if code else _texts(texts)
+    return groups, _fixed_width_values(b"".join(parts), code, dtype) if code else _texts_of_utf8(
+        texts
+    )
 
 
 def counts_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array, IntArray]:
@@ -90,7 +92,7 @@ def counts_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array
             groups.append(group)
             counts.append(count)
             place += 4 + length
-    values = _values(b"".join(parts), code, dtype) if code else _texts(parts)
+    values = _fixed_width_values(b"".join(parts), code, dtype) if code else _texts_of_utf8(parts)
     return np.array(groups, np.int64), values, np.array(counts, np.int64)
 
 
@@ -106,11 +108,11 @@ def _place_in(data: bytes, word: int) -> tuple[int, int]:
     return place, size
 
 
-def _values(data: bytes, code: str, dtype: pa.DataType) -> pa.Array:
+def _fixed_width_values(data: bytes, code: str, dtype: pa.DataType) -> pa.Array:
     """Return values of fixed width that lie side by side."""
     return column_of(np.frombuffer(data, code), None, dtype)
 
 
-def _texts(parts: list[bytes]) -> pa.Array:
+def _texts_of_utf8(parts: list[bytes]) -> pa.Array:
     """Return texts, given in UTF-8."""
     return pa.array([part.decode() for part in parts], pa.string())

@@ -56,7 +56,7 @@ class _SparkError(PySparkException):
 
 
 @cache
-def _both(kind: Any, spark: Any, condition: str | None, state: str | None) -> Any:
+def _class_of_both(kind: Any, spark: Any, condition: str | None, state: str | None) -> Any:
     """Return the class of errors of both kinds."""
     named = {"condition": condition, "state": state, "__module__": kind.__module__}
     return type(kind.__name__, (_SparkError, kind, spark), named)
@@ -75,7 +75,7 @@ def as_spark_error(
     if isinstance(error, spark):
         return error
     kinds: Any = (type(error), spark)
-    kind = _both(*kinds, condition, state)
+    kind = _class_of_both(*kinds, condition, state)
     both: GodwitError = kind(error.message, remedy=error.remedy, **error.context)
     both.__cause__ = error.__cause__
     return both

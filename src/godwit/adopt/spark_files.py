@@ -49,7 +49,7 @@ class SparkFiles:
         part: Any = jvm.org.apache.spark.sql.execution
         for name in f"datasources.{_FORMATS[file_format]}".split("."):
             part = getattr(part, name)
-        utilities, (directory, system) = jvm.PythonUtils, _directory(session, path)
+        utilities, (directory, system) = jvm.PythonUtils, _hadoop_directory(session, path)
         self._sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
             session._jsparkSession,  # noqa: SLF001
             str(system.makeQualified(directory).toString()),  # absolute, as the sink wants it
@@ -94,13 +94,13 @@ def has_epochs_of_lanes(session: SparkSession, path: str) -> bool:
 
 def _names_in(session: SparkSession, path: str) -> list[str] | None:
     """Return the names in a directory; ``None`` if it does not exist."""
-    directory, system = _directory(session, path)
+    directory, system = _hadoop_directory(session, path)
     if not system.exists(directory):
         return None
     return [str(status.getPath().getName()) for status in system.listStatus(directory)]
 
 
-def _directory(session: SparkSession, path: str) -> tuple[Any, Any]:
+def _hadoop_directory(session: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Hadoop's path of a directory, and its file system."""
     jvm: Any = session._jvm  # noqa: SLF001
     directory = jvm.org.apache.hadoop.fs.Path(path)

@@ -58,8 +58,8 @@ def function_node(
     **fields: Any,  # of every keyed operator
 ) -> CustomNode:
     """Return the node of an operator that calls a Spark function."""
-    make = partial(
-        _operator,
+    new_operator = partial(
+        _function_operator,
         kind,
         spec,
         columns,
@@ -67,10 +67,12 @@ def function_node(
         key_names=fields["keys"],
         output=output,
     )
-    return CustomNode(make=make, in_order=True, action=action, calls_function=True, **fields)
+    return CustomNode(
+        make=new_operator, in_order=True, action=action, calls_function=True, **fields
+    )
 
 
-def _operator(
+def _function_operator(
     kind: Callable[..., SparkFunctionOperator],
     spec: Any,
     columns: RowColumns,
@@ -149,15 +151,15 @@ class SparkFunctionOperator(ProcessOfStates):
             for name in ("partition_by", "partition_stated", "zone", "failures_to")
             if name in self.__dict__
         }
-        return _rebuild, (type(self), self.spec, options, placed)
+        return _rebuild_operator, (type(self), self.spec, options, placed)
 
     def initial_values(self, state: str, rows: pa.RecordBatch) -> list[Any]:
         """Return the values of a state in initial rows; structs have Spark's types."""
-        make = self.maker_of(state)
+        make_value = self.maker_of(state)
         values = rows.column(VALUE) if VALUE in rows.schema.names else None
-        if make is None or values is None or not pa.types.is_nested(values.type):
+        if make_value is None or values is None or not pa.types.is_nested(values.type):
             return super().initial_values(state, rows)
-        return [make(value) for value in values.to_pylist()]
+        return [make_value(value) for value in values.to_pylist()]
 
     def maker_of(self, state: str) -> Callable[[Any], Any] | None:
         """Return the function from Spark's value of a state to the stored one, if there is one."""
@@ -267,7 +269,7 @@ class KeyCalls:
         diverts = lane.failed is not None
         self._timers = [list(key.timers) for key in called] if diverts else []  # before the calls
         self._emitted: list[Any] = []
-        self._ends: list[int] = []  # number of emitted elements after each key
+        self._emitted_up_to: list[int] = []  # number of emitted elements after each key
 
     def run(
         self,
@@ -280,7 +282,7 @@ class KeyCalls:
         for end in meter.ends:
             for group in range(begin, end):
                 self._emitted += self._call_key(keys[group], group, of_key)
-                self._ends.append(len(self._emitted))
+                self._emitted_up_to.append(len(self._emitted))
             begin = end
             meter.end_key_group()
 
@@ -294,7 +296,7 @@ class KeyCalls:
     ) -> None:
         """Run one call for every key: as `run`, if no other is due and none may be diverted."""
         assert self._lane.failed is None, "a failed call stops the query"
-        emitted, ends = self._emitted, self._ends
+        emitted, ends = self._emitted, self._emitted_up_to
         begin = group = 0
         try:
             for end in meter.ends:
@@ -326,7 +328,7 @@ class KeyCalls:
                         raise function_failed(
                             self._operator.name, call.function, key, error, called=call.text
                         ) from error
-                    span = self._span_of(group) if call.has_rows else (0, 0)
+                    span = self._row_span(group) if call.has_rows else (0, 0)
                     failed.add(call.function, error, span, self._lane.tuples[group], group)
                     called.left_out = {*(called.left_out or ()), called.calls}
                     self._restore(group)
@@ -346,20 +348,20 @@ class KeyCalls:
             """Undo the calls for a key."""
             assert failed is not None
             failed.forget(group)
-            failed.add(function, error, self._span_of(group), self._lane.tuples[group], group)
+            failed.add(function, error, self._row_span(group), self._lane.tuples[group], group)
             self._restore(group)
             self._called[group].restart([t for t in self._timers[group] if t > due_us])
 
         return emitted_or_undone(
             self._operator,
             self._emitted,
-            self._ends,
+            self._emitted_up_to,
             self._lane.tuples,
             None if failed is None else undo,
             convert=form.to_batch,
         )
 
-    def _span_of(self, group: int) -> tuple[int, int]:
+    def _row_span(self, group: int) -> tuple[int, int]:
         """Return the rows of a key."""
         return self._lane.starts[group], self._lane.starts[group + 1]
 
@@ -368,7 +370,7 @@ def called_by_the_operator(*_: object) -> None:
     """Stand for the function of an operator, which calls what its spec has."""
 
 
-def _rebuild(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
+def _rebuild_operator(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
     """Return an operator made again from what it was made of."""
     operator = kind(spec, **options)
     for name, value in placed.items():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.adopt.array_functions import opened
+from godwit.adopt.array_functions import rows_and_elements
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats, decimal_bytes, hash_column, spans_of
 from godwit.columns.types import is_binary, is_text
@@ -42,75 +42,81 @@ def is_hashed(dtype: pa.DataType) -> bool:
 
 def murmur3(columns: Sequence[pa.Array], seed: int) -> pa.Array:
     """Return the hash of every row, of 32 bits."""
-    hashes = _chained(columns, np.full(len(columns[0]), seed & 0xFFFFFFFF, np.uint32), _murmur)
+    hashes = _mix_in_column(
+        columns, np.full(len(columns[0]), seed & 0xFFFFFFFF, np.uint32), _murmur3_of_column
+    )
     return column_of(hashes.view(np.int32), None, pa.int32())
 
 
 def xxhash64(columns: Sequence[pa.Array], seed: int) -> pa.Array:
     """Return the hash of every row, of 64 bits."""
     seeds = np.full(len(columns[0]), seed, np.int64).view(np.uint64)
-    return column_of(_chained(columns, seeds, hash_column).view(np.int64), None, pa.int64())
+    return column_of(_mix_in_column(columns, seeds, hash_column).view(np.int64), None, pa.int64())
 
 
-def _chained(
+def _mix_in_column(
     columns: Sequence[pa.Array], hashes: UInts, hashed: Callable[[pa.Array, Any], Any]
 ) -> UInts:
     """Return hashes with values mixed in; `hashed`: does it with plain values."""
     for column in columns:
         if pa.types.is_struct(column.type):
-            hashes = _chained(column.flatten(), hashes, hashed)
+            hashes = _mix_in_column(column.flatten(), hashes, hashed)
         elif pa.types.is_list(column.type):
-            hashes = _with_elements(column, hashes, hashed)
+            hashes = _mix_in_elements(column, hashes, hashed)
         else:
             mixed, mask = hashed(column, hashes), mask_of(column)
             hashes = mixed if mask is None else np.where(mask, mixed, hashes)
     return hashes
 
 
-def _with_elements(lists: pa.Array, hashes: UInts, hashed: Callable[[pa.Array, Any], Any]) -> UInts:
+def _mix_in_elements(
+    lists: pa.Array, hashes: UInts, hashed: Callable[[pa.Array, Any], Any]
+) -> UInts:
     """Return hashes with the elements of arrays mixed in, the first ones first."""
-    rows, elements = opened(lists)
+    rows, elements = rows_and_elements(lists)
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
-    within = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
+    position_in_row = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
     hashes = hashes.copy()
-    for position in range(int(within.max(initial=-1)) + 1):
-        which = np.flatnonzero(within == position)
-        some = elements.take(pa.array(which))
-        hashes[rows[which]] = _chained([some], hashes[rows[which]], hashed)
+    for position in range(int(position_in_row.max(initial=-1)) + 1):
+        at_position = np.flatnonzero(position_in_row == position)
+        elements_there = elements.take(pa.array(at_position))
+        hashes[rows[at_position]] = _mix_in_column(
+            [elements_there], hashes[rows[at_position]], hashed
+        )
     return hashes
 
 
-def _murmur(column: pa.Array, seeds: UInts) -> UInts:
+def _murmur3_of_column(column: pa.Array, seeds: UInts) -> UInts:
     """Return the Murmur3 hash of plain values; arbitrary where null."""
     dtype = column.type
     if pa.types.is_null(dtype):
         return seeds
     if is_text(dtype) or is_binary(dtype):
-        return _of_bytes(*spans_of(column), seeds)
+        return _hash_bytes(*spans_of(column), seeds)
     if pa.types.is_decimal(dtype):
         if dtype.precision > _MAX_LONG_DIGITS:
-            return _of_bytes(*decimal_bytes(column), seeds)
+            return _hash_bytes(*decimal_bytes(column), seeds)
         column = pc.cast(column, pa.decimal128(38, dtype.scale))
         words = np.frombuffer(column.buffers()[1], np.int64)
-        return _of_longs(words[2 * column.offset : 2 * (column.offset + len(column)) : 2], seeds)
+        return _hash_longs(words[2 * column.offset : 2 * (column.offset + len(column)) : 2], seeds)
     if pa.types.is_floating(dtype):
         values = values_of(canonical_floats(column))
         values = values.view(np.int32 if values.itemsize == 4 else np.int64)
     else:
         values = values_of(column)
     if values.itemsize == 8:
-        return _of_longs(values.view(np.int64), seeds)
-    return _final(_mixed(seeds, values.astype(np.int32).view(np.uint32)), np.uint32(4))
+        return _hash_longs(values.view(np.int64), seeds)
+    return _finish_hash(_mix_in_word(seeds, values.astype(np.int32).view(np.uint32)), np.uint32(4))
 
 
-def _of_longs(values: npt.NDArray[np.int64], seeds: UInts) -> UInts:
+def _hash_longs(values: npt.NDArray[np.int64], seeds: UInts) -> UInts:
     """Return the hash of integers of 64 bits: of their lower half, then of their upper one."""
     bits = values.view(np.uint64)
     low, high = bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
-    return _final(_mixed(_mixed(seeds, low), high), np.uint32(8))
+    return _finish_hash(_mix_in_word(_mix_in_word(seeds, low), high), np.uint32(8))
 
 
-def _of_bytes(
+def _hash_bytes(
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
@@ -123,26 +129,26 @@ def _of_bytes(
         word = np.zeros(len(rows), np.uint32)
         for byte in range(4):
             word |= data[starts[rows] + place + byte].astype(np.uint32) << np.uint32(8 * byte)
-        hashes[rows] = _mixed(hashes[rows], word)
+        hashes[rows] = _mix_in_word(hashes[rows], word)
     for byte in range(3):
         rows = np.flatnonzero(lengths - whole > byte)
         signed = data[starts[rows] + whole[rows] + byte].view(np.int8)
-        hashes[rows] = _mixed(hashes[rows], signed.astype(np.int32).view(np.uint32))
-    return _final(hashes, lengths.astype(np.uint32))
+        hashes[rows] = _mix_in_word(hashes[rows], signed.astype(np.int32).view(np.uint32))
+    return _finish_hash(hashes, lengths.astype(np.uint32))
 
 
-def _rotated(values: UInts, bits: int) -> UInts:
+def _rotate_left(values: UInts, bits: int) -> UInts:
     """Return 32-bit values rotated to the left by `bits`."""
     return (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
 
 
-def _mixed(hashes: UInts, words: UInts) -> UInts:
+def _mix_in_word(hashes: UInts, words: UInts) -> UInts:
     """Return hashes with a word of 4 bytes mixed in."""
-    mixed = hashes ^ (_rotated(words * _FIRST, 15) * _SECOND)
-    return _rotated(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    mixed = hashes ^ (_rotate_left(words * _FIRST, 15) * _SECOND)
+    return _rotate_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
 
 
-def _final(hashes: UInts, length: Any) -> UInts:
+def _finish_hash(hashes: UInts, length: Any) -> UInts:
     """Return hashes with the number of bytes mixed in, and all bits spread."""
     hashes = hashes ^ length
     hashes = (hashes ^ (hashes >> np.uint32(16))) * _MIX_FIRST

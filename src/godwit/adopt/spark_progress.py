@@ -44,14 +44,14 @@ def read_progress(location: str) -> StoppedQuery:
     a format that is not known.
     """
     storage = CheckpointStorage.open(location)
-    metadata = _file(storage, "metadata")
+    metadata = _read_if_present(storage, "metadata")
     if metadata is None:
         raise CheckpointError(
             f"There is no checkpoint of a Spark query at {storage.uri!r}: no file 'metadata'.",
             remedy="Give the checkpointLocation of the query.",
             uri=storage.uri,
         )
-    done, planned = (_numbers(storage, name) for name in ("commits", "offsets"))
+    done, planned = (_entry_numbers(storage, name) for name in ("commits", "offsets"))
     if not done:
         raise CheckpointError(
             f"The Spark query at {storage.uri!r} has committed no batch.",
@@ -63,7 +63,7 @@ def read_progress(location: str) -> StoppedQuery:
     for directory, numbers in (("offsets", planned), ("commits", done)):
         for number in numbers:
             if number >= batch - 1:
-                content = _file(storage, f"{directory}/{number}")
+                content = _read_if_present(storage, f"{directory}/{number}")
                 assert content is not None, "it is listed"
                 files[f"{directory}/{number}"] = content
     offsets = files.get(f"offsets/{batch}")
@@ -84,8 +84,8 @@ def read_progress(location: str) -> StoppedQuery:
             uri=storage.uri,
         )
     if any(log_offset(line) is not None for line in lines):
-        for path in _listed(storage, "sources"):
-            content = _file(storage, path)
+        for path in _source_log_files(storage, "sources"):
+            content = _read_if_present(storage, path)
             if content is not None:
                 files[path] = content
     begun = json.loads(head)
@@ -127,15 +127,15 @@ def arranged(
     for path, content in progress.files.items():
         directory, _, name = path.partition("/")
         if directory == "offsets":
-            content = _with_lines(content, places)  # noqa: PLW2901
+            content = _entry_with_lines(content, places)  # noqa: PLW2901
         if directory == "sources":
             number, _, name = name.partition("/")
             path = f"sources/{numbers[int(number)]}/{name}"  # noqa: PLW2901
         files[path] = content
-    return replace(progress, files=files, offsets=_with_lines(progress.offsets, places))
+    return replace(progress, files=files, offsets=_entry_with_lines(progress.offsets, places))
 
 
-def _with_lines(entry: bytes, places: Sequence[int]) -> bytes:
+def _entry_with_lines(entry: bytes, places: Sequence[int]) -> bytes:
     """Return an entry of the log of offsets with the lines that it has at some places."""
     lines = offsets_in(entry)
     head = entry.splitlines()[: len(entry.splitlines()) - len(lines)]
@@ -182,7 +182,7 @@ def _log_directories(storage: CheckpointStorage) -> list[str]:
     return [f"{SPARK}/offsets", f"{SPARK}/commits", *(d for d in sources if storage.list(d))]
 
 
-def _file(storage: CheckpointStorage, path: str) -> bytes | None:
+def _read_if_present(storage: CheckpointStorage, path: str) -> bytes | None:
     """Return the content of a file; ``None`` if it is missing."""
     try:
         content: bytes = storage.read(path).to_pybytes()
@@ -191,13 +191,13 @@ def _file(storage: CheckpointStorage, path: str) -> bytes | None:
     return content
 
 
-def _numbers(storage: CheckpointStorage, directory: str) -> list[int]:
+def _entry_numbers(storage: CheckpointStorage, directory: str) -> list[int]:
     """Return the numbers of the entries of a log."""
     names = (path.rpartition("/")[2] for path in storage.list(directory))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _listed(storage: CheckpointStorage, directory: str) -> list[str]:
+def _source_log_files(storage: CheckpointStorage, directory: str) -> list[str]:
     """Return the files of the sources' logs, without Hadoop's checksums and temporary files."""
     paths = [p for number in range(64) for p in storage.list(f"{directory}/{number}")]
     return [path for path in paths if path.rpartition("/")[2].removesuffix(".compact").isdecimal()]

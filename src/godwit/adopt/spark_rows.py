@@ -81,24 +81,24 @@ class SparkRows:
     ) -> None:
         self.schema, self._name, self.shortest = schema, name, shortest
         self.record = _record_class(schema, name)
-        self._fit: list[Converter] = [
+        self._converters: list[Converter] = [
             fitting(field.dataType, shortest=shortest) for field in schema.fields
         ]
-        self._width = len(schema.fields)
+        self._num_fields = len(schema.fields)
         self._serializes = bool(schema.needConversion()) and schema._needSerializeAnyField  # noqa: SLF001 - of the pinned PySpark
-        self._required = [i for i, field in enumerate(schema.fields) if not field.nullable]
-        self._flat = not any(_has_parts(field.dataType) for field in schema.fields)
+        self._non_null_fields = [i for i, field in enumerate(schema.fields) if not field.nullable]
+        self._is_flat = not any(_has_parts(field.dataType) for field in schema.fields)
         self._to_record = [
             _to_record(field.dataType, f"{name}_{field.name}") for field in schema.fields
         ]
         self._from_record = [_from_record(field.dataType) for field in schema.fields]
-        self._plain = self._flat and not any(
+        self._is_plain_row = self._is_flat and not any(
             field.dataType.needConversion() for field in schema.fields
         )
         # Values of these types, integers within these bounds, are stored as they are.
         kinds = [_exact_kind(field.dataType) for field in schema.fields]
-        self._exact = tuple(kinds) if self._flat and not self._serializes else None
-        self._bounds = [
+        self._exact_kinds = tuple(kinds) if self._is_flat and not self._serializes else None
+        self._bounds_of_field = [
             (place, 1 << (bits - 1))
             for place, field in enumerate(schema.fields)
             if (bits := _WIDTHS.get(type(field.dataType)) or (kinds[place] is int and 64))
@@ -113,25 +113,25 @@ class SparkRows:
         Raises `TypeError` if it is not iterable, and `PySparkRuntimeError` with Spark's condition
         if it has another number of values, or null where the schema admits none.
         """
-        values = tuple([v if type(v) in _SCALARS else _normalized(v) for v in row])
-        if self._serializes or len(values) != self._width:
+        values = tuple([v if type(v) in _SCALARS else _with_python_scalars(v) for v in row])
+        if self._serializes or len(values) != self._num_fields:
             values = self.schema.toInternal(values)
-            if len(values) != self._width:
+            if len(values) != self._num_fields:
                 raise PySparkRuntimeError(
                     "[STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of "
-                    f"values required by the schema. {self._width} fields are required while "
+                    f"values required by the schema. {self._num_fields} fields are required while "
                     f"{len(values)} values are provided. SQLSTATE: 2201E"
                 )
-        fitted = tuple([fit(value) for fit, value in zip(self._fit, values, strict=True)])
-        for index in self._required:
+        fitted = tuple([fit(value) for fit, value in zip(self._converters, values, strict=True)])
+        for index in self._non_null_fields:
             if fitted[index] is None:
                 _refuse_null(index, self.schema.fields[index].name)
         return fitted
 
     def to_record(self, row: Any) -> Any:
         """Return the stored record of a row that a processor wrote; raises as `internal`."""
-        if type(row) in _PLAIN_ROWS and tuple(map(type, row)) == self._exact:
-            for place, bound in self._bounds:
+        if type(row) in _PLAIN_ROWS and tuple(map(type, row)) == self._exact_kinds:
+            for place, bound in self._bounds_of_field:
                 if not -bound <= row[place] < bound:
                     break
             else:
@@ -149,21 +149,21 @@ class SparkRows:
 
     def record_of(self, internal: Iterable[Any]) -> Any:
         """Return the stored record of a row in Spark's internal form."""
-        if self._flat:
+        if self._is_flat:
             return self.record(*internal)
         return self.record(
-            *[make(value) for make, value in zip(self._to_record, internal, strict=True)]
+            *[convert(value) for convert, value in zip(self._to_record, internal, strict=True)]
         )
 
     def to_tuple(self, record: Any) -> tuple[Any, ...]:
         """Return a stored record as a tuple of Python values, as Spark's worker does."""
         values = msgspec.structs.astuple(record)
-        if self._plain:
+        if self._is_plain_row:
             return values
         return tuple(
             [
-                field.dataType.fromInternal(make(value))
-                for field, make, value in zip(
+                field.dataType.fromInternal(convert(value))
+                for field, convert, value in zip(
                     self.schema.fields, self._from_record, values, strict=True
                 )
             ]
@@ -171,10 +171,10 @@ class SparkRows:
 
     def to_row(self, record: Any) -> spark.Row:
         """Return a stored record as a `Row`."""
-        return self._row(*self.to_tuple(record))
+        return self._row_maker(*self.to_tuple(record))
 
     @functools.cached_property
-    def _row(self) -> Callable[..., spark.Row]:
+    def _row_maker(self) -> Callable[..., spark.Row]:
         """Function that makes a `Row` with the schema's names."""
         maker: Callable[..., spark.Row] = spark.Row(*self.schema.names)
         return maker
@@ -182,7 +182,7 @@ class SparkRows:
     @property
     def types(self) -> dict[str, Any]:
         """Name of each column → its Spark type, as the checkpoint describes it."""
-        types: dict[str, Any] = _types(self.schema)
+        types: dict[str, Any] = _type_as_plain(self.schema)
         return types
 
     # -- keys of maps --------------------------------------------------------------------------
@@ -231,14 +231,14 @@ def schema_of_java(schema: Any) -> spark.StructType:
 # -- evolution ------------------------------------------------------------------------------------
 
 
-def _types(dtype: spark.DataType) -> Any:
+def _type_as_plain(dtype: spark.DataType) -> Any:
     """Return a type as plain values: a name, or a dict of the parts."""
     if isinstance(dtype, spark.StructType):
-        return {field.name: _types(field.dataType) for field in dtype.fields}
+        return {field.name: _type_as_plain(field.dataType) for field in dtype.fields}
     if isinstance(dtype, spark.ArrayType):
-        return {"[]": _types(dtype.elementType)}
+        return {"[]": _type_as_plain(dtype.elementType)}
     if isinstance(dtype, spark.MapType):
-        return {"{key}": _types(dtype.keyType), "{}": _types(dtype.valueType)}
+        return {"{key}": _type_as_plain(dtype.keyType), "{}": _type_as_plain(dtype.valueType)}
     return dtype.simpleString()
 
 
@@ -248,7 +248,7 @@ def check_types(where: str, was: Mapping[str, Any], now: Mapping[str, Any], **co
     A column may come or go, and a number may become wider. `was`, `now`: what the states mean, with
     the entries `KEY_TYPES` and `VALUE_TYPES`; `where`: the state, for errors.
     """
-    problems = list(_narrowed(was.get(VALUE_TYPES), now.get(VALUE_TYPES), ""))
+    problems = list(_unreadable_type_changes(was.get(VALUE_TYPES), now.get(VALUE_TYPES), ""))
     if was.get(KEY_TYPES) != now.get(KEY_TYPES):
         problems.append("the keys of the map have other columns")
     if problems:
@@ -260,11 +260,13 @@ def check_types(where: str, was: Mapping[str, Any], now: Mapping[str, Any], **co
         )
 
 
-def _narrowed(was: Any, now: Any, path: str) -> Iterator[str]:
+def _unreadable_type_changes(was: Any, now: Any, path: str) -> Iterator[str]:
     """Yield the changes of types under which stored values would not be read as they are."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for name in was.keys() & now.keys():
-            yield from _narrowed(was[name], now[name], f"{path}.{name}" if path else name)
+            yield from _unreadable_type_changes(
+                was[name], now[name], f"{path}.{name}" if path else name
+            )
     elif was != now and now not in _WIDER.get(str(was), ()):
         yield f"column {path} was {was} and is {now}"
 
@@ -272,16 +274,18 @@ def _narrowed(was: Any, now: Any, path: str) -> Iterator[str]:
 # -- what the JVM makes of a value ----------------------------------------------------------------
 
 
-def _normalized(value: Any) -> Any:
+def _with_python_scalars(value: Any) -> Any:
     """Return a value with NumPy's and pandas' scalars as Python's, at any depth."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, spark.Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return type(value)(*map(_normalized, value))
+        return type(value)(*map(_with_python_scalars, value))
     if isinstance(value, list | tuple):
-        return type(value)(map(_normalized, value))
+        return type(value)(map(_with_python_scalars, value))
     if isinstance(value, dict):
-        return {_normalized(key): _normalized(item) for key, item in value.items()}
+        return {
+            _with_python_scalars(key): _with_python_scalars(item) for key, item in value.items()
+        }
     for convert in ("to_pytimedelta", "to_pydatetime"):
         if hasattr(value, convert):
             return getattr(value, convert)()
@@ -429,18 +433,21 @@ def _record_class(schema: spark.StructType, name: str) -> Any:
     """Return the class of stored records of a schema: every field may be null."""
     fields = []
     for field in schema.fields:
-        hint = _hint(field.dataType, f"{name}_{field.name}")
+        hint = _stored_type_hint(field.dataType, f"{name}_{field.name}")
         fields.append((field.name, hint if hint is None else hint | None, None))
     return msgspec.defstruct(name, fields, frozen=True, gc=False, module=__name__)
 
 
-def _hint(dtype: spark.DataType, name: str) -> Any:
+def _stored_type_hint(dtype: spark.DataType, name: str) -> Any:
     """Return the type of stored values; `name`: that of a nested record's class."""
     if isinstance(dtype, spark.ArrayType):
-        element = _hint(dtype.elementType, f"{name}_element")
+        element = _stored_type_hint(dtype.elementType, f"{name}_element")
         return list[element | None]  # type: ignore[valid-type]
     if isinstance(dtype, spark.MapType):
-        key, item = _hint(dtype.keyType, f"{name}_key"), _hint(dtype.valueType, f"{name}_value")
+        key, item = (
+            _stored_type_hint(dtype.keyType, f"{name}_key"),
+            _stored_type_hint(dtype.valueType, f"{name}_value"),
+        )
         return list[tuple[key, item | None]]  # type: ignore[valid-type]
     if isinstance(dtype, spark.StructType):
         return rows_of_json(dtype.json(), name).record
@@ -458,7 +465,7 @@ def _hint(dtype: spark.DataType, name: str) -> Any:
 
 
 def _to_record(dtype: spark.DataType, name: str) -> Converter:
-    """Return the function from internal values to stored ones; `name`: as of `_hint`."""
+    """Return the function from internal values to stored ones; `name`: see `_stored_type_hint`."""
     if isinstance(dtype, spark.ArrayType) and _has_parts(dtype.elementType):
         element = _to_record(dtype.elementType, f"{name}_element")
         return lambda value: None if value is None else [element(v) for v in value]

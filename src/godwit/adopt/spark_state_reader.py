@@ -58,23 +58,23 @@ class SparkStateReader:
 
     def operators(self) -> list[tuple[int, str]]:
         """Return the number and Spark's name of each operator with state."""
-        rows = self._load("state-metadata").select("operatorId", "operatorName").distinct()
+        rows = self._load_format("state-metadata").select("operatorId", "operatorName").distinct()
         named = {(int(row[0]), _RENAMED.get(row[1], str(row[1]))) for row in rows.collect()}
         return sorted(named)
 
     def variables(self, number: int) -> set[str]:
         """Return the names of the state variables of a processor."""
-        rows = self._load("state-metadata").filter(f"operatorId = {number}")
+        rows = self._load_format("state-metadata").filter(f"operatorId = {number}")
         (properties,) = {str(row["operatorProperties"]) for row in rows.collect()}
         variables = json.loads(properties).get("stateVariables", [])
         return {v["stateName"] for v in variables if v["stateVariableType"] != "TimerState"}
 
     def read(self, number: int, **options: Any) -> SparkState:
         """Return a state of an operator; `options`: of Spark's source."""
-        frame = self._load("statestore", batchId=self._batch, operatorId=number, **options)
+        frame = self._load_format("statestore", batchId=self._batch, operatorId=number, **options)
         return SparkState(self.catalyst, frame.coalesce(_ALL))
 
-    def _load(self, format: str, **options: Any) -> DataFrame:  # noqa: A002
+    def _load_format(self, format: str, **options: Any) -> DataFrame:  # noqa: A002
         """Read the checkpoint by a source of Spark's; raise `CheckpointError` if Spark cannot."""
         reader = self._session.read.format(format)
         for name, value in options.items():

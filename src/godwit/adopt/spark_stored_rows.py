@@ -41,11 +41,11 @@ def first_rows(reader: SparkStateReader, number: int, state: FirstRowsState) -> 
     if state.expires is not None:
         forgotten = stored.over(state.expires, state.grouping, stored.key)
         frame = stored.select([*columns, (FORGOTTEN, forgotten)])
-        return frame.withColumn(FORGOTTEN, sf.coalesce(sf.col(FORGOTTEN), _never()))
-    return stored.select(columns).withColumn(FORGOTTEN, _never())
+        return frame.withColumn(FORGOTTEN, sf.coalesce(sf.col(FORGOTTEN), _never_expires()))
+    return stored.select(columns).withColumn(FORGOTTEN, _never_expires())
 
 
-def _never() -> Column:
+def _never_expires() -> Column:
     """Return the time of entries that are never forgotten."""
     return sf.timestamp_micros(sf.lit(END))
 
@@ -88,7 +88,7 @@ def _rows_of_side(
     return frame.withColumns(
         {
             SIDE: sf.lit(place).cast("tinyint"),
-            EXPIRES: sf.coalesce(expires, _never()),
+            EXPIRES: sf.coalesce(expires, _never_expires()),
         }
     )
 

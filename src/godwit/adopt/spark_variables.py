@@ -61,16 +61,16 @@ def function_rows(
     rows = {}
     for variable in state.spec.variables:
         stored = reader.read(number, stateVarName=variable.name, flattenCollectionTypes="false")
-        rows[state_name(variable.name)] = _values(reader, state, variable, stored)
+        rows[state_name(variable.name)] = _variable_values(reader, state, variable, stored)
     if state.spec.timing.clock is not None:
         stored = reader.read(number, readRegisteredTimers="true")
-        columns = _keys(reader, state, stored)
+        columns = _stored_key_columns(reader, state, stored)
         frame = stored.select([*columns, (_TIME, stored.columns["expiration_timestamp_ms"])])
-        rows[TIMERS] = _timers(frame, state, sf.col(_TIME) * 1000 - operator.shift_us)
+        rows[TIMERS] = _timer_lists(frame, state, sf.col(_TIME) * 1000 - operator.shift_us)
     return rows
 
 
-def _keys(
+def _stored_key_columns(
     reader: SparkStateReader, state: FunctionState, stored: SparkState
 ) -> list[tuple[str, Any]]:
     """Return the key columns of an operator over Spark's state."""
@@ -78,7 +78,7 @@ def _keys(
     return [(name, stored.over(value, state.grouping, stored.key)) for name, value in state.keys]
 
 
-def _timers(frame: DataFrame, state: FunctionState, time_us: Column) -> DataFrame:
+def _timer_lists(frame: DataFrame, state: FunctionState, time_us: Column) -> DataFrame:
     """Return the timers of each key as a list, from a row for each timer."""
     names = [sf.col(f"`{name}`") for name, _ in state.keys]
     moments = sf.collect_list(sf.timestamp_micros(time_us))
@@ -97,11 +97,11 @@ def _check_variables(reader: SparkStateReader, number: int, state: FunctionState
         )
 
 
-def _values(
+def _variable_values(
     reader: SparkStateReader, state: FunctionState, variable: Variable, stored: SparkState
 ) -> DataFrame:
     """Return the values of a state variable, in the column `VALUE`."""
-    columns = _keys(reader, state, stored)
+    columns = _stored_key_columns(reader, state, stored)
     name = {"value": "value", "list": "list_value", "map": "map_value"}[variable.kind]
     if name not in stored.columns:
         raise reader.other_query(f"its state variable {variable.name!r} is not a {variable.kind}")
@@ -135,7 +135,7 @@ def _group_states(
     """Return the states and time-outs of a function with a ``GroupState``."""
     spec: Any = state.spec
     stored = reader.read(number)
-    columns = _keys(reader, state, stored)
+    columns = _stored_key_columns(reader, state, stored)
     planned, fields = rows_of_json(spec.schema).schema, stored.value
     own = tuple(field.dataType.simpleString() for field in planned)
     if fields.names[:1] == (_GROUP_STATE,) and fields.types[0] == planned.simpleString():
@@ -153,5 +153,5 @@ def _group_states(
     if spec.timing.clock is not None:
         time = stored.field(fields, fields.names.index(_TIMEOUT))
         frame = stored.select([*columns, (_TIME, time)]).filter(sf.col(_TIME) != _NO_TIMEOUT)
-        rows[TIMERS] = _timers(frame, state, (sf.col(_TIME) + 1) * 1000 - shift_us)
+        rows[TIMERS] = _timer_lists(frame, state, (sf.col(_TIME) + 1) * 1000 - shift_us)
     return rows

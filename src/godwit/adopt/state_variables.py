@@ -55,12 +55,14 @@ class Variable:
 
     def stored(self, value: Any) -> Any:
         """Return a value of Spark's state, as Arrow gives it, as the state has it."""
-        make = self.rows.record_of_dict
+        make_record = self.rows.record_of_dict
         if self.kind == "value":
-            return make(value)
+            return make_record(value)
         if self.kind == "list":
-            return list(map(make, value))
-        return {self.keys.to_key(self.keys.row_of_dict(key)): make(item) for key, item in value}
+            return list(map(make_record, value))
+        return {
+            self.keys.to_key(self.keys.row_of_dict(key)): make_record(item) for key, item in value
+        }
 
     @property
     def types(self) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,
     ) -> pyspark_states.ValueState:
         """Declare a state with one value per key."""
-        variable = self._declare("value", stateName, schema, ttlDurationMs)
+        variable = self._declare_variable("value", stateName, schema, ttlDurationMs)
         return self.value_state(variable)
 
     def getListState(
@@ -124,7 +126,7 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,
     ) -> pyspark_states.ListState:
         """Declare a state with a list per key."""
-        variable = self._declare("list", stateName, schema, ttlDurationMs)
+        variable = self._declare_variable("list", stateName, schema, ttlDurationMs)
         return self.list_state(variable)
 
     def getMapState(
@@ -135,10 +137,12 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
         ttlDurationMs: int | None = None,
     ) -> pyspark_states.MapState:
         """Declare a state with a map per key."""
-        variable = self._declare("map", stateName, valueSchema, ttlDurationMs, userKeySchema)
+        variable = self._declare_variable(
+            "map", stateName, valueSchema, ttlDurationMs, userKeySchema
+        )
         return self.map_state(variable)
 
-    def _declare(
+    def _declare_variable(
         self, kind: Kind, name: str, schema: Any, ttl_ms: int | None, key_schema: Any = None
     ) -> Variable:
         """Record a variable, or raise as Spark does."""
@@ -275,7 +279,7 @@ class LaneHandle(DeclaringHandle):
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer of the present key; one that exists already stays as it is."""
         self._check_timers("register timer", "register_timer")
-        timers, time = self._place.timers, self._stored(expiryTimestampMs)
+        timers, time = self._place.timers, self._stored_time_us(expiryTimestampMs)
         place = bisect.bisect_left(timers, time)
         if place == len(timers) or timers[place] != time:
             timers.insert(place, time)
@@ -283,7 +287,7 @@ class LaneHandle(DeclaringHandle):
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Delete a timer of the present key, if there is such a timer."""
         self._check_timers("deleting timer", "delete_timer")
-        timers, time = self._place.timers, self._stored(expiryTimestampMs)
+        timers, time = self._place.timers, self._stored_time_us(expiryTimestampMs)
         place = bisect.bisect_left(timers, time)
         if place < len(timers) and timers[place] == time:
             del timers[place]
@@ -293,7 +297,7 @@ class LaneHandle(DeclaringHandle):
         self._check_timers("listing timers", "list_timers")
         return iter([(time + self._shift_us) // 1000 for time in self._place.timers])
 
-    def _stored(self, expiry_ms: int) -> int:
+    def _stored_time_us(self, expiry_ms: int) -> int:
         """Return a timer's time as it is stored, in microseconds."""
         return min(operator.index(expiry_ms), _LAST_MS) * 1000 - self._shift_us
 
@@ -304,7 +308,7 @@ class _Unusable:
     def __init__(self, variable: Variable, *, deleted: bool = False) -> None:
         self._variable, self._deleted = variable, deleted
 
-    def _refuse(self, doing: str, called: str) -> PySparkRuntimeError:
+    def _refusal_error(self, doing: str, called: str) -> PySparkRuntimeError:
         """Return the error for a call."""
         name, kind = self._variable.name, self._variable.kind
         if self._deleted:
@@ -313,42 +317,42 @@ class _Unusable:
         return _invalid_state(doing, f"{name}.{called}", "PRE_INIT")
 
 
-def _refusing(doing: str, called: str) -> Any:
+def _refusing_method(doing: str, called: str) -> Any:
     """Return a method that refuses to be called."""
 
     def refuse(self: _Unusable, *_: object) -> Any:
         """Raise: there is no key yet."""
-        raise self._refuse(doing, called)
+        raise self._refusal_error(doing, called)
 
     return refuse
 
 
 class _UnusableValue(_Unusable, pyspark_states.ValueState):
-    exists = _refusing("checking value state exists", "exists")
-    get = _refusing("getting value state", "get")
-    update = _refusing("updating value state", "update")
-    clear = _refusing("clearing value state", "clear")
+    exists = _refusing_method("checking value state exists", "exists")
+    get = _refusing_method("getting value state", "get")
+    update = _refusing_method("updating value state", "update")
+    clear = _refusing_method("clearing value state", "clear")
 
 
 class _UnusableList(_Unusable, pyspark_states.ListState):
-    exists = _refusing("checking value state exists", "exists")
-    get = _refusing("getting list state", "get")
-    put = _refusing("updating value state", "put")
-    appendValue = _refusing("updating value state", "appendValue")
-    appendList = _refusing("updating value state", "appendList")
-    clear = _refusing("clearing value state", "clear")
+    exists = _refusing_method("checking value state exists", "exists")
+    get = _refusing_method("getting list state", "get")
+    put = _refusing_method("updating value state", "put")
+    appendValue = _refusing_method("updating value state", "appendValue")
+    appendList = _refusing_method("updating value state", "appendList")
+    clear = _refusing_method("clearing value state", "clear")
 
 
 class _UnusableMap(_Unusable, pyspark_states.MapState):
-    exists = _refusing("checking map state exists", "exists")
-    getValue = _refusing("getting value", "getValue")
-    containsKey = _refusing("checking if map state contains key", "containsKey")
-    updateValue = _refusing("updating map state value", "updateValue")
-    iterator = _refusing("getting map state", "iterator")
-    keys = _refusing("getting map state", "keys")
-    values = _refusing("getting map state", "values")
-    removeKey = _refusing("removing key from map state", "removeKey")
-    clear = _refusing("clearing map state", "clear")
+    exists = _refusing_method("checking map state exists", "exists")
+    getValue = _refusing_method("getting value", "getValue")
+    containsKey = _refusing_method("checking if map state contains key", "containsKey")
+    updateValue = _refusing_method("updating map state value", "updateValue")
+    iterator = _refusing_method("getting map state", "iterator")
+    keys = _refusing_method("getting map state", "keys")
+    values = _refusing_method("getting map state", "values")
+    removeKey = _refusing_method("removing key from map state", "removeKey")
+    clear = _refusing_method("clearing map state", "clear")
 
 
 class _OfKey:
@@ -360,7 +364,7 @@ class _OfKey:
         self._variable, self._cells, self._place = variable, cells, place
         self._rows = variable.rows
 
-    def _group(self, doing: str) -> int:
+    def _present_key(self, doing: str) -> int:
         """Return the number of the present key; raise without one.
 
         `doing`: the call, as Spark's errors name it.
@@ -376,51 +380,58 @@ class _ValueOfKey(_OfKey, pyspark_states.ValueState):
     """Value of the present key."""
 
     def exists(self) -> bool:
-        exists: bool = self._cells.exists(self._group("checking value state exists"))
+        exists: bool = self._cells.exists(self._present_key("checking value state exists"))
         return exists
 
     def get(self) -> tuple[Any, ...] | None:
-        record = self._cells.value_or_none(self._group("getting value state"))
+        record = self._cells.value_or_none(self._present_key("getting value state"))
         return None if record is None else self._rows.to_tuple(record)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
-        record = _converted("updating value state", self._rows.to_record, newValue)
-        self._cells.assign(self._group("updating value state"), record)
+        record = _convert_written("updating value state", self._rows.to_record, newValue)
+        self._cells.assign(self._present_key("updating value state"), record)
 
     def clear(self) -> None:
-        self._cells.drop(self._group("clearing value state"))
+        self._cells.drop(self._present_key("clearing value state"))
 
 
 class _ListOfKey(_OfKey, pyspark_states.ListState):
     """List of the present key."""
 
     def exists(self) -> bool:
-        exists: bool = self._cells.is_there(self._group("checking value state exists"))
+        exists: bool = self._cells.is_there(self._present_key("checking value state exists"))
         return exists
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         to_tuple = self._rows.to_tuple
         return iter(
-            [to_tuple(record) for record in self._cells.read(self._group("getting list state"))]
+            [
+                to_tuple(record)
+                for record in self._cells.read(self._present_key("getting list state"))
+            ]
         )
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
-        self._cells.replace(self._group("updating value state"), self._records(newState))
+        self._cells.replace(
+            self._present_key("updating value state"), self._stored_records(newState)
+        )
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
-        record = _converted("updating value state", self._rows.to_record, newState)
-        self._cells.extend(self._group("updating value state"), [record])
+        record = _convert_written("updating value state", self._rows.to_record, newState)
+        self._cells.extend(self._present_key("updating value state"), [record])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
-        self._cells.extend(self._group("updating value state"), self._records(newState))
+        self._cells.extend(
+            self._present_key("updating value state"), self._stored_records(newState)
+        )
 
     def clear(self) -> None:
-        self._cells.drop(self._group("clearing value state"))
+        self._cells.drop(self._present_key("clearing value state"))
 
-    def _records(self, rows: list[tuple[Any, ...]]) -> list[Any]:
+    def _stored_records(self, rows: list[tuple[Any, ...]]) -> list[Any]:
         """Return the stored records of rows; raise if there are none."""
         doing = "updating value state"
-        records = [_converted(doing, self._rows.to_record, row) for row in rows]
+        records = [_convert_written(doing, self._rows.to_record, row) for row in rows]
         if not records:
             raise failed(
                 doing,
@@ -441,12 +452,12 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
         self._keys = variable.keys
 
     def exists(self) -> bool:
-        return bool(self._cells.items(self._group("checking map state exists")))
+        return bool(self._cells.items(self._present_key("checking map state exists")))
 
     def getValue(self, key: tuple[Any, ...]) -> Any:
         item, group = (
-            _converted("getting value", self._keys.to_key, key),
-            self._group("getting value"),
+            _convert_written("getting value", self._keys.to_key, key),
+            self._present_key("getting value"),
         )
         if not self._cells.is_there(group, item):
             return None
@@ -454,18 +465,20 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         doing = "checking if map state contains key"
-        item = _converted(doing, self._keys.to_key, key)
-        exists: bool = self._cells.is_there(self._group("checking if map state contains key"), item)
+        item = _convert_written(doing, self._keys.to_key, key)
+        exists: bool = self._cells.is_there(
+            self._present_key("checking if map state contains key"), item
+        )
         return exists
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         doing = "updating map state value"
-        item = _converted(doing, self._keys.to_key, key)
-        record = _converted(doing, self._rows.to_record, value)
-        self._cells.assign(self._group("updating map state value"), item, record)
+        item = _convert_written(doing, self._keys.to_key, key)
+        record = _convert_written(doing, self._rows.to_record, value)
+        self._cells.assign(self._present_key("updating map state value"), item, record)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        group = self._group("getting map state")
+        group = self._present_key("getting map state")
         return iter(
             [
                 (self._keys.from_key(item), self._rows.to_tuple(self._cells.read(group, item)))
@@ -477,7 +490,7 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
         return iter(
             [
                 self._keys.from_key(item)
-                for item in self._cells.items(self._group("getting map state"))
+                for item in self._cells.items(self._present_key("getting map state"))
             ]
         )
 
@@ -485,16 +498,16 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
         return iter([value for _, value in self.iterator()])
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
-        item = _converted("removing key from map state", self._keys.to_key, key)
-        group = self._group("removing key from map state")
+        item = _convert_written("removing key from map state", self._keys.to_key, key)
+        group = self._present_key("removing key from map state")
         if self._cells.is_there(group, item):
             self._cells.remove(group, item)
 
     def clear(self) -> None:
-        self._cells.drop(self._group("clearing map state"))
+        self._cells.drop(self._present_key("clearing map state"))
 
 
-def _converted(doing: str, convert: Any, row: Any) -> Any:
+def _convert_written(doing: str, convert: Any, row: Any) -> Any:
     """Convert a row that the processor wrote; an error of the JVM's names the call."""
     try:
         return convert(row)

@@ -127,7 +127,7 @@ class ProcessorSpec:
         """Declarations of the variables as named states; an empty one if there are none."""
         if not self.variables:
             return {_NO_STATE: ValueState(int)}
-        return {state_name(variable.name): _declared(variable) for variable in self.variables}
+        return {state_name(variable.name): _named_state_of(variable) for variable in self.variables}
 
 
 def state_name(name: str) -> str:
@@ -143,7 +143,7 @@ def state_name(name: str) -> str:
     return "x_" + _OTHER.sub(lambda match: f"_x{ord(match[0]):x}_", name)
 
 
-def _declared(variable: Variable) -> Declared:
+def _named_state_of(variable: Variable) -> Declared:
     """Return the declaration of a variable as a named state."""
     ttl: Any = None if variable.ttl_ms is None else f"{variable.ttl_ms} milliseconds"
     record = variable.rows.record
@@ -196,7 +196,7 @@ def spec_of(
         ) from error
     copy = cloudpickle.loads(pickled)
     handle = DeclaringHandle(mode, shortest=shortest)
-    with _naming(operator, copy.init, None, "init(handle)"):
+    with _naming_errors(operator, copy.init, None, "init(handle)"):
         copy.init(handle)
         copy.close()
     return ProcessorSpec(
@@ -287,7 +287,7 @@ class TransformOperator(SparkFunctionOperator):
         place = Place()
         by_variable = {name: cells[state_name(name)] for name in self._variables}
         handle = _CheckedHandle(self, by_variable, place)
-        with _naming(self.name, processor.init, None, "init(handle)"):
+        with _naming_errors(self.name, processor.init, None, "init(handle)"):
             processor.init(handle)
         handle.state = "INITIALIZED"
         rows, of_keys = self.shown_rows(data), self.columns_of_keys(data, lane)
@@ -316,7 +316,7 @@ class TransformOperator(SparkFunctionOperator):
             )
         place.group = -1
         handle.state = "TIMER_PROCESSED"
-        with _naming(self.name, processor.close, None, "close()"):
+        with _naming_errors(self.name, processor.close, None, "close()"):
             processor.close()
         return runner.to_batch(form, processor.handleInputRows, due)
 
@@ -345,17 +345,17 @@ class _Rows:
         self._processor, self._names, self._batches = processor, names, batches
         self._by_function: dict[Any, KeyBatches] = {}
         self._method = processor.handleInputRows
-        self._batches_of_method = self._of(self._method)
+        self._batches_of_method = self._rows_for_method(self._method)
 
     def of_key(self, group: int) -> Iterator[Any] | None:
         """Return the rows of key number `group`; ``None`` if it has none."""
         method = self._processor.handleInputRows
         if method != self._method:
-            self._batches_of_method = self._of(method)
+            self._batches_of_method = self._rows_for_method(method)
             self._method = method
         return self._batches_of_method.rows(group)
 
-    def _of(self, method: Any) -> KeyBatches:
+    def _rows_for_method(self, method: Any) -> KeyBatches:
         """Return the rows for a method; a processor may replace it at any time."""
         function = method.__func__ if type(method) is MethodType else None
         batches = self._by_function.get(function)
@@ -384,12 +384,17 @@ class _Calls:
     ) -> None:
         self._operator, self._processor, self._rows = operator, processor, rows
         self.initial, self._handle, self._place = initial, handle, place
-        self._times, self._due = times, due
+        self._timer_times, self._due_timers = times, due
         self._key_row = Row(*key_names)
 
     def of_rows(self, keys: Sequence[tuple[Any, ...]]) -> Callable[[int], Iterable[Any]]:
         """Return the function that calls ``handleInputRows`` for a key, by its number."""
-        place, processor, times, rows_of = self._place, self._processor, self._times, self._rows
+        place, processor, times, rows_of = (
+            self._place,
+            self._processor,
+            self._timer_times,
+            self._rows,
+        )
 
         def call(group: int) -> Iterable[Any]:
             """Call it for the rows of a key; return what it emits."""
@@ -408,7 +413,7 @@ class _Calls:
         Timers fire earliest first.  One that such a call sets or deletes makes no difference until
         the next epoch.
         """
-        place, processor, times = self._place, self._processor, self._times
+        place, processor, times = self._place, self._processor, self._timer_times
         place.group, place.timers = group, timers
         for state in self.initial.get(key, ()):
             yield KeyCall(
@@ -425,25 +430,25 @@ class _Calls:
                 _ROWS_CALL,
                 has_rows=True,
             )
-        for time in [time for time in timers if time <= self._due]:
+        for time in [time for time in timers if time <= self._due_timers]:
             expiry_ms = (time + self._operator.shift_us) // 1000
             yield KeyCall(
                 processor.handleExpiredTimer,
-                partial(self._fire, key, expiry_ms),
+                partial(self._fire_timer, key, expiry_ms),
                 "handleExpiredTimer(key, timerValues, ...)",
                 after_failure=partial(self._handle.deleteTimer, expiry_ms),
             )
 
     def _set_initial_state(self, key: tuple[Any, ...], state: Any) -> tuple[()]:
         """Call ``handleInitialState``, which emits nothing."""
-        self._processor.handleInitialState(key, state, self._times)
+        self._processor.handleInitialState(key, state, self._timer_times)
         return ()
 
-    def _fire(self, key: tuple[Any, ...], expiry_ms: int) -> Iterator[Any]:
+    def _fire_timer(self, key: tuple[Any, ...], expiry_ms: int) -> Iterator[Any]:
         """Call ``handleExpiredTimer``, and delete the timer."""
         yield from self._processor.handleExpiredTimer(
             key=self._key_row(*key),
-            timerValues=self._times,
+            timerValues=self._timer_times,
             expiredTimerInfo=ExpiredTimerInfo(expiry_ms),
         )
         self._handle.deleteTimer(expiry_ms)
@@ -462,8 +467,8 @@ class _CheckedHandle(LaneHandle):
         super().__init__(spec.time_mode, cells, place, operator.shift_us, shortest=spec.shortest)
         self._operator = operator
 
-    def _declare(self, *args: Any) -> Variable:
-        variable = super()._declare(*args)
+    def _declare_variable(self, *args: Any) -> Variable:
+        variable = super()._declare_variable(*args)
         spec = self._operator.spec
         known = {declared.name: declared for declared in spec.variables}.get(variable.name)
         if known != variable and variable.name not in spec.deleted:
@@ -485,7 +490,7 @@ def times_of(mode: TimeMode, time: EpochTime) -> TimerValues:
 
 
 @contextlib.contextmanager
-def _naming(
+def _naming_errors(
     operator: str, function: Callable[..., Any], key: tuple[Any, ...] | None, called: str
 ) -> Iterator[None]:
     """Context that names the operator and the call in an error of the processor's."""

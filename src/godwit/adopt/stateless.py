@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from godwit.adopt.array_functions import opened
+from godwit.adopt.array_functions import rows_and_elements
 from godwit.adopt.expressions import ROWS, ExpressionReader, column_key
 from godwit.adopt.functions import evaluated, truth_of
 from godwit.adopt.plan import (
@@ -115,23 +115,23 @@ class Explosion:
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the rows of all elements, in order."""
         lists = evaluated(self.lists.expression, self.lists.text, Rows(columns=columns))
-        rows, elements = opened(lists)
-        which = np.arange(len(rows))
+        rows, elements = rows_and_elements(lists)
+        exploded_rows = np.arange(len(rows))
         if self.outer:
             empty = np.flatnonzero(np.bincount(rows, minlength=len(lists)) == 0)
             order = np.argsort(np.concatenate([rows, empty]), kind="stable")
             rows = np.concatenate([rows, empty])[order]
-            which = np.concatenate([which, np.full(len(empty), -1)])[order]
+            exploded_rows = np.concatenate([exploded_rows, np.full(len(empty), -1)])[order]
         taken = pa.array(rows)
         results = {key: columns[key].take(taken) for key in (ROWS, *self.keeps)}
-        chosen = pa.array(which, mask=which < 0)
+        chosen = pa.array(exploded_rows, mask=exploded_rows < 0)
         parts = elements.flatten() if pa.types.is_map(lists.type) else [elements]
         values = [part.take(chosen) for part in parts]
         if self.position:
             begins = np.flatnonzero(np.diff(rows, prepend=-1))
             sizes = np.diff(begins, append=len(rows))
-            within = np.arange(len(rows)) - np.repeat(begins, sizes)
-            values.insert(0, pa.array(within.astype(np.int32), mask=which < 0))
+            position_in_row = np.arange(len(rows)) - np.repeat(begins, sizes)
+            values.insert(0, pa.array(position_in_row.astype(np.int32), mask=exploded_rows < 0))
         for (key, dtype), value in zip(self.outputs, values, strict=True):
             results[key] = value if value.type == dtype else value.cast(dtype)
         return results
@@ -217,39 +217,43 @@ def read_stateless(
         bytes_of=catalyst.bytes_of,
     )
     names = [str(attribute.name()) for attribute in output_of(plan)]
-    optimized, rows, tables = _optimized(catalyst, plan, path, attributes, reader)
-    inputs, computed = _attributes(reader, rows), _attributes(reader, optimized)
+    optimized, rows, tables = _optimize_part(catalyst, plan, path, attributes, reader)
+    inputs, computed = _attributes_of_node(reader, rows), _attributes_of_node(reader, optimized)
     part = StatelessPart(
         inputs=tuple((key, dtype) for key, _, dtype in inputs),
-        steps=tuple(reversed(_steps(reader, optimized, tables))),
+        steps=tuple(reversed(_steps_of_plan(reader, optimized, tables))),
         outputs=tuple(
             (key, name, dtype) for (key, _, dtype), name in zip(computed, names, strict=True)
         ),
     )
-    _check(part, plan, reader)
+    _check_on_no_rows(part, plan, reader)
     return part
 
 
-def _steps(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]) -> list[Step]:
+def _steps_of_plan(
+    reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]
+) -> list[Step]:
     """Return the steps of a plan, from the top; `tables`: first column of a table → its rows."""
     steps: list[Step] = []
     while True:
         kind = kind_of(node)
         if kind == "Project":
-            steps.append(Projection(columns=_columns(reader, node.projectList())))
+            steps.append(Projection(columns=_projected_columns(reader, node.projectList())))
         elif kind == "Filter":
             condition = node.condition()
             steps.append(Selection(condition=reader.read(condition), text=str(condition.sql())))
         elif kind == "Expand":
-            steps.append(_expansion(reader, node))
+            steps.append(_expand_step(reader, node))
         elif kind == "Generate":
-            steps.append(_explosion(reader, node))
+            steps.append(_generate_step(reader, node))
         elif kind in EVALUATIONS:
             steps.append(read_calls(reader, node))
         elif kind in MAPS:
             steps.append(read_map(reader, node))
         elif kind == "LocalRelation":
-            steps.append(Nothing(columns=tuple((k, t) for k, _, t in _attributes(reader, node))))
+            steps.append(
+                Nothing(columns=tuple((k, t) for k, _, t in _attributes_of_node(reader, node)))
+            )
             break
         elif kind == "Join":
             step, node = _static_join(reader, node, tables)
@@ -296,7 +300,7 @@ def _static_join(
 
 def _rows_of_table(reader: ExpressionReader, node: Any, tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return the rows of the static side of a join, by the keys of its columns."""
-    steps = _steps(reader, node, tables)
+    steps = _steps_of_plan(reader, node, tables)
     (leaf,) = to_list(node.collectLeaves())
     rows = tables[_first_key(leaf)]
     columns = {ROWS: pa.nulls(rows.num_rows, pa.bool_())}
@@ -324,7 +328,7 @@ def _unknown_node(node: Any) -> UnsupportedQueryError:
     )
 
 
-def _check(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
+def _check_on_no_rows(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
     """Compute a part on no rows; refuse it if the types are not those of Spark."""
     empty = pa.Table.from_arrays(
         [pa.array([], dtype) for _, dtype in part.inputs], names=[key for key, _ in part.inputs]
@@ -335,7 +339,9 @@ def _check(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
         reader.refuse(plan.output().apply(0), f"a type that is not known ({error})")
 
 
-def _attributes(reader: ExpressionReader, plan: Any) -> tuple[tuple[str, str, pa.DataType], ...]:
+def _attributes_of_node(
+    reader: ExpressionReader, plan: Any
+) -> tuple[tuple[str, str, pa.DataType], ...]:
     """Return key, name and type of the columns of a node."""
     columns = []
     for attribute in output_of(plan):
@@ -347,7 +353,7 @@ def _attributes(reader: ExpressionReader, plan: Any) -> tuple[tuple[str, str, pa
     return tuple(columns)
 
 
-def _columns(reader: ExpressionReader, expressions: Any) -> tuple[ComputedColumn, ...]:
+def _projected_columns(reader: ExpressionReader, expressions: Any) -> tuple[ComputedColumn, ...]:
     """Return the columns of a projection."""
     return tuple(
         ComputedColumn(key=column_key(named), expression=reader.read(named), text=str(named.sql()))
@@ -355,9 +361,9 @@ def _columns(reader: ExpressionReader, expressions: Any) -> tuple[ComputedColumn
     )
 
 
-def _expansion(reader: ExpressionReader, plan: Any) -> Expansion:
+def _expand_step(reader: ExpressionReader, plan: Any) -> Expansion:
     """Return the step of an ``Expand``."""
-    keys = [key for key, _, _ in _attributes(reader, plan)]
+    keys = [key for key, _, _ in _attributes_of_node(reader, plan)]
     projections = [
         Projection(
             columns=tuple(
@@ -370,7 +376,7 @@ def _expansion(reader: ExpressionReader, plan: Any) -> Expansion:
     return Expansion(projections=tuple(projections))
 
 
-def _explosion(reader: ExpressionReader, node: Any) -> Explosion:
+def _generate_step(reader: ExpressionReader, node: Any) -> Explosion:
     """Return the step of a ``Generate``, which calls ``explode`` or ``posexplode``."""
     generator = node.generator()
     if kind_of(generator) not in {"Explode", "PosExplode"}:
@@ -381,7 +387,7 @@ def _explosion(reader: ExpressionReader, node: Any) -> Explosion:
         for attribute in to_list(node.generatorOutput())
     ]
     new = {key for key, _ in outputs}
-    keys = [key for key, _, _ in _attributes(reader, node)]
+    keys = [key for key, _, _ in _attributes_of_node(reader, node)]
     return Explosion(
         lists=ComputedColumn(key="", expression=reader.read(lists), text=str(lists.sql())),
         outer=bool(node.outer()),
@@ -391,7 +397,7 @@ def _explosion(reader: ExpressionReader, node: Any) -> Explosion:
     )
 
 
-def _optimized(
+def _optimize_part(
     catalyst: Catalyst,
     plan: Any,
     path: Sequence[int],
@@ -417,7 +423,7 @@ def _optimized(
             has_columns = bool(output_of(table))
             if kind_of(node) != "Join" or table.isStreaming() or not has_columns:
                 raise _unknown_node(node)
-            children[1 - number], rows = _table(catalyst, reader, table)
+            children[1 - number], rows = _static_rows(catalyst, reader, table)
             tables[rows.column_names[0]] = rows
         children[number] = whole
         whole = catalyst.with_children(node, children)
@@ -444,7 +450,7 @@ def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any
     return empty, catalyst.project(columns, empty)
 
 
-def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
+def _static_rows(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
     """Return an empty plan instead of a static one, and the rows of that by its columns' keys."""
     for node in walk(plan):
         catalyst.check_repeatable(node, reader.refuse)
@@ -460,6 +466,8 @@ def _table(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any
     empty, leaf = _empty_leaf(catalyst, output_of(plan))
     columns = [
         column.combine_chunks().cast(dtype)
-        for column, (_, _, dtype) in zip(rows.columns, _attributes(reader, empty), strict=True)
+        for column, (_, _, dtype) in zip(
+            rows.columns, _attributes_of_node(reader, empty), strict=True
+        )
     ]
-    return leaf, pa.table(columns, [key for key, _, _ in _attributes(reader, empty)])
+    return leaf, pa.table(columns, [key for key, _, _ in _attributes_of_node(reader, empty)])

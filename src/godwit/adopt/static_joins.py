@@ -45,7 +45,7 @@ class _Index:
     @classmethod
     def of(cls, keys: pa.Array, rows: Integers) -> _Index:
         """Return the index of some rows; `keys`: of all."""
-        hashes = _hashes(keys)[rows]
+        hashes = _hash_keys(keys)[rows]
         order = np.argsort(hashes, kind="stable")
         rows = rows[order]
         return cls(rows=rows, hashes=hashes[order], keys=keys.take(pa.array(rows)))
@@ -67,7 +67,7 @@ class StaticJoin:
         index = None
         if self.equal and self.size:  # a table without columns has no rows to evaluate over
             rows = Rows(columns=self.table)
-            keys, usable = self._keys(
+            keys, usable = self._binary_keys(
                 [evaluated(part, text, rows) for _, part, _, text in self.equal]
             )
             index = _Index.of(keys, np.flatnonzero(usable))
@@ -76,9 +76,9 @@ class StaticJoin:
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the joined rows, in the order of the rows that they are of."""
         length = len(next(iter(columns.values())))
-        rows, partners = self._pairs(columns, length)
+        rows, partners = self._equal_key_pairs(columns, length)
         for condition, text in self.conditions:
-            pairs = Rows(columns=self._joined(columns, rows, partners))
+            pairs = Rows(columns=self._joined_columns(columns, rows, partners))
             chosen = np.flatnonzero(values_of(truth_of(condition, text, pairs).fill_null(False)))
             rows, partners = rows[chosen], partners[chosen]
         if self.how in {"semi", "anti"}:
@@ -90,29 +90,31 @@ class StaticJoin:
             order = np.argsort(np.concatenate([rows, alone]), kind="stable")
             rows = np.concatenate([rows, alone])[order]
             partners = np.concatenate([partners, np.full(len(alone), -1)])[order]
-        return self._joined(columns, rows, partners)
+        return self._joined_columns(columns, rows, partners)
 
-    def _pairs(self, columns: Mapping[str, pa.Array], length: int) -> tuple[Integers, Integers]:
+    def _equal_key_pairs(
+        self, columns: Mapping[str, pa.Array], length: int
+    ) -> tuple[Integers, Integers]:
         """Return the rows, and the rows of the table, whose keys are equal."""
         if self.index is None:
             return np.repeat(np.arange(length), self.size), np.tile(np.arange(self.size), length)
         values = [
             evaluated(of_rows, text, Rows(columns=columns)) for of_rows, *_, text in self.equal
         ]
-        keys, usable = self._keys(values)
-        hashes = _hashes(keys)
+        keys, usable = self._binary_keys(values)
+        hashes = _hash_keys(keys)
         begins = np.searchsorted(self.index.hashes, hashes, "left")
         ends = np.searchsorted(self.index.hashes, hashes, "right")
         counts = np.where(usable, ends - begins, 0)
         rows = np.repeat(np.arange(length), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = np.repeat(begins, counts) + within
+        position_in_group = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        places = np.repeat(begins, counts) + position_in_group
         same = values_of(
             pc.equal(keys.take(pa.array(rows)), self.index.keys.take(pa.array(places)))
         )
         return rows[same], self.index.rows[places[same]]
 
-    def _keys(self, values: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    def _binary_keys(self, values: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         """Return the key of each row as a binary value, and whether another one may be equal."""
         keys = order_keys(pa.StructArray.from_arrays(values, list(map(str, range(len(values))))))
         usable = np.ones(len(keys), np.bool_)
@@ -122,7 +124,7 @@ class StaticJoin:
                 usable &= mask
         return keys, usable
 
-    def _joined(
+    def _joined_columns(
         self, columns: Mapping[str, pa.Array], rows: Integers, partners: Integers
     ) -> dict[str, pa.Array]:
         """Return the columns of pairs; a partner of -1 is null."""
@@ -131,7 +133,7 @@ class StaticJoin:
         return joined | {key: column.take(theirs) for key, column in self.table.items()}
 
 
-def _hashes(keys: pa.Array) -> Integers:
+def _hash_keys(keys: pa.Array) -> Integers:
     """Return the hashes of keys."""
     return hash_keys(pa.RecordBatch.from_arrays([keys], ["key"]))
 

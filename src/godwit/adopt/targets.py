@@ -120,7 +120,7 @@ def delivered(
     return query.stream, DeliveredResult(function, query.finish, checkpoint=checkpoint)
 
 
-def _memory(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _memory_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that keeps the rows in a temporary view of the query's name."""
     target.check(())
     if target.query_name is None:
@@ -134,7 +134,7 @@ def _memory(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     return delivered(query, table)
 
 
-def _console(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _console_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that prints every batch."""
     target.check(("numRows", "truncate"))
     show = partial(
@@ -145,13 +145,13 @@ def _console(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     return delivered(query, show)
 
 
-def _noop(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _noop_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink that discards all rows."""
     target.check(())
     return query.stream, NoopSink()
 
 
-def _files(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _file_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a directory of files that Spark writes, with its log."""
     target.check(tuple(target.options), modes=("append",), partitions=True)
     path = target.require("path", 'start("out/")')
@@ -210,7 +210,7 @@ def _check_partitions(target: Target) -> None:
         )
 
 
-def _delta(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _delta_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a Delta table."""
     target.check(("path",), modes=("append", "complete"), partitions=True)
     path = target.require("path", 'start("out/table")')
@@ -218,7 +218,7 @@ def _delta(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     return query.result_stream("the format 'delta'"), sink
 
 
-def _iceberg(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _iceberg_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of an Iceberg table."""
     target.check(("path", "fanout-enabled"), modes=("append", "complete"))
     name = target.table or target.require("path", 'toTable("catalog.namespace.table")')
@@ -282,7 +282,7 @@ _BROKER: Final = "kafka."
 _EPOCHS_TOPIC: Final = "epochsTopic"
 
 
-def _kafka(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _kafka_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of topics of Kafka, whose messages are columns, as for Spark's sink."""
     target.check(
         ("topic", _EPOCHS_TOPIC, "includeHeaders", "kafka.bootstrap.servers"), prefix=_BROKER
@@ -376,7 +376,7 @@ _NO_TOPIC: Final = (
 )
 
 
-def _postgres(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
+def _postgres_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     """Return the sink of a table of PostgreSQL, which Spark does not have."""
     target.check(("url", "dbtable", "path", "keys", "user", "password"))
     url = target.require("url", '"postgresql://host/db"').removeprefix("jdbc:")
@@ -390,7 +390,7 @@ def _postgres(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
         )
     access = {key: text for key, text in target.options.items() if key in {"user", "password"}}
     sink = sinks.postgres(
-        _with_access(url, access),
+        _connection_url(url, access),
         name,
         mode="upsert" if target.mode == "update" else "append",
         keys=keys or None,
@@ -398,7 +398,7 @@ def _postgres(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     return query.result_stream("the format 'postgres'"), sink
 
 
-def _with_access(url: str, access: dict[str, str]) -> Any:
+def _connection_url(url: str, access: dict[str, str]) -> Any:
     """Return a connection by a URL, with user and password given apart from it."""
     if not access:
         return url
@@ -408,18 +408,18 @@ def _with_access(url: str, access: dict[str, str]) -> Any:
 
 
 FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]] = {
-    "parquet": _files,
-    "csv": _files,
-    "json": _files,
-    "orc": _files,
-    "text": _files,
-    "delta": _delta,
-    "iceberg": _iceberg,
-    "kafka": _kafka,
-    "postgres": _postgres,
-    "memory": _memory,
-    "console": _console,
-    "noop": _noop,
+    "parquet": _file_sink,
+    "csv": _file_sink,
+    "json": _file_sink,
+    "orc": _file_sink,
+    "text": _file_sink,
+    "delta": _delta_sink,
+    "iceberg": _iceberg_sink,
+    "kafka": _kafka_sink,
+    "postgres": _postgres_sink,
+    "memory": _memory_sink,
+    "console": _console_sink,
+    "noop": _noop_sink,
 }
 WAYS_OUT: Final = {
     "jdbc": "Spark has no such streaming sink either: use foreachBatch, or the format 'postgres'.",

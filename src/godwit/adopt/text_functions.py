@@ -71,7 +71,7 @@ def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
     return evaluate
 
 
-def _padded(text: str, length: int, pad: str, *, left: bool) -> str:
+def _pad_or_cut(text: str, length: int, pad: str, *, left: bool) -> str:
     """Return a text of a length, padded or cut."""
     if length <= len(text) or not pad:
         return text[: max(length, 0)]
@@ -86,13 +86,13 @@ def part_of_text(text: str, first: int, count: int) -> str:
     return text[max(start, 0) : max(end, 0)] if end > start else ""
 
 
-def _overlaid(text: str, part: str, first: int, count: int) -> str:
+def _overlay(text: str, part: str, first: int, count: int) -> str:
     """Return a text with another one in the place of some of its characters."""
     after = first + (count if count >= 0 else len(part))
     return part_of_text(text, 1, first - 1) + part + part_of_text(text, after, (1 << 31) - 1)
 
 
-def _distance(left: str, right: str) -> int:
+def _levenshtein(left: str, right: str) -> int:
     """Return how many characters have to be put in, left out or changed to make texts equal."""
     before = list(range(len(right) + 1))
     for number, letter in enumerate(left, 1):
@@ -126,7 +126,7 @@ def _before_delimiter(text: str, delimiter: str, count: int) -> str:
     return text[:place] if count > 0 else text[place + len(delimiter) :]
 
 
-def _located(part: str, text: str, start: int) -> int:
+def _locate(part: str, text: str, start: int) -> int:
     """Return the position of a part in a text, from 1, at `start` or later; else 0."""
     if not part:
         return int(start > 0)
@@ -139,7 +139,7 @@ def _split(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     return each(lambda text: text.split(delimiter), call.dtype, texts)
 
 
-def _sha(bits: int) -> Callable[[bytes], str]:
+def _sha_function(bits: int) -> Callable[[bytes], str]:
     """Return the hash function of a number of bits."""
     name = "sha256" if bits in (0, 256) else f"sha{bits}"
     return lambda data: hashlib.new(name, data).hexdigest()
@@ -147,7 +147,7 @@ def _sha(bits: int) -> Callable[[bytes], str]:
 
 def _sha2(call: FunctionSpec, data: pa.Array) -> pa.Array:
     """Return the SHA-2 hash with ``options[0]`` bits."""
-    return each(_sha(call.options[0]), call.dtype, data)
+    return each(_sha_function(call.options[0]), call.dtype, data)
 
 
 def literal_pattern(pattern: str) -> str | None:
@@ -181,7 +181,7 @@ def date_format_of(pattern: str) -> tuple[str, ...] | None:
     return tuple(parts)
 
 
-def _formatted(call: FunctionSpec, times: pa.Array) -> pa.Array:
+def _format_times(call: FunctionSpec, times: pa.Array) -> pa.Array:
     """Return times as text, by the parts in ``options[0]``, in the zone of the session."""
     mask = mask_of(times)
     micros = local_times(times, call.zone)
@@ -257,13 +257,13 @@ def named_month(months: Any, mask: Any) -> pa.Array:
     return pa.array(_month_names(months), pa.string(), mask=None if mask is None else ~mask)
 
 
-def _capitalised(text: str) -> str:
+def _capitalize_words(text: str) -> str:
     """Return a text whose words, between spaces, begin with a capital letter."""
     words = text.split(" ")
     return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in words)
 
 
-def _in_base64(call: FunctionSpec, data: pa.Array) -> pa.Array:
+def _base64_encode(call: FunctionSpec, data: pa.Array) -> pa.Array:
     """Return bytes as text, with a line break after 76 characters if ``options[0]`` says so."""
 
     def encoded(value: bytes) -> str:
@@ -281,18 +281,18 @@ def _hexadecimal(value: int | str | bytes) -> str:
     return (value.encode() if isinstance(value, str) else value).hex().upper()
 
 
-def _bytes_of(value: str | bytes) -> int:
+def _octet_length(value: str | bytes) -> int:
     """Return the number of bytes."""
     return len(value.encode() if isinstance(value, str) else value)
 
 
-def _found(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+def _matches_pattern(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     """Return whether a part of a text matches the pattern ``options[0]``."""
     pattern = call.options[0].pattern
     return each(lambda text: pattern.search(text) is not None, call.dtype, texts)
 
 
-def _extracted(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+def _regexp_extract(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     """Return group ``options[1]`` of the first match of ``options[0]``, or an empty text."""
     pattern, group = call.options[0].pattern, call.options[1]
 
@@ -303,45 +303,45 @@ def _extracted(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     return each(extract, call.dtype, texts)
 
 
-def _replaced(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+def _regexp_replace(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     """Return texts with ``options[1]`` instead of what matches ``options[0]``."""
     pattern, text = call.options[0].pattern, call.options[1]
     return each(lambda old: pattern.sub(lambda _: text, old), call.dtype, texts)
 
 
-def _translated(call: FunctionSpec, texts: pa.Array) -> pa.Array:
+def _translate(call: FunctionSpec, texts: pa.Array) -> pa.Array:
     """Return texts with characters replaced, or left out, by the table ``options[0]``."""
     return each(lambda text: text.translate(call.options[0]), call.dtype, texts)
 
 
 TEXTS: dict[str, Callable[..., Any]] = {
     "Ascii": _per_row(lambda text: ord(text[0]) if text else 0),
-    "Base64": _in_base64,
+    "Base64": _base64_encode,
     "Bin": _per_row(lambda number: f"{number & _ALL_BITS:b}"),
-    "BitLength": _per_row(lambda value: 8 * _bytes_of(value)),
+    "BitLength": _per_row(lambda value: 8 * _octet_length(value)),
     "Crc32": _per_row(zlib.crc32),
-    "DateFormatClass": _formatted,
+    "DateFormatClass": _format_times,
     "FormatNumber": _grouped_digits,
     "Hex": _per_row(_hexadecimal),
-    "InitCap": _per_row(_capitalised),
+    "InitCap": _per_row(_capitalize_words),
     "KeyText": key_texts,
-    "Levenshtein": _per_row(_distance),
+    "Levenshtein": _per_row(_levenshtein),
     "Md5": _per_row(lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest()),
     "Sha1": _per_row(lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest()),
     "Sha2": _sha2,
-    "OctetLength": _per_row(_bytes_of),
-    "Overlay": _per_row(_overlaid),
-    "RLike": _found,
-    "RegExpExtract": _extracted,
-    "RegExpReplace": _replaced,
+    "OctetLength": _per_row(_octet_length),
+    "Overlay": _per_row(_overlay),
+    "RLike": _matches_pattern,
+    "RegExpExtract": _regexp_extract,
+    "RegExpReplace": _regexp_replace,
     "StringInstr": _per_row(lambda text, part: text.find(part) + 1),
-    "StringLPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=True)),
-    "StringLocate": _per_row(_located),
-    "StringRPad": _per_row(lambda text, length, pad: _padded(text, length, pad, left=False)),
+    "StringLPad": _per_row(lambda text, length, pad: _pad_or_cut(text, length, pad, left=True)),
+    "StringLocate": _per_row(_locate),
+    "StringRPad": _per_row(lambda text, length, pad: _pad_or_cut(text, length, pad, left=False)),
     "StringRepeat": _per_row(lambda text, times: text * max(times, 0)),
     "StringSplit": _split,
     "StringSplitSQL": _per_row(lambda text, part: text.split(part) if part else [text]),
-    "StringTranslate": _translated,
+    "StringTranslate": _translate,
     "StructsToJson": to_json,
     "SubstringIndex": _per_row(_before_delimiter),
 }

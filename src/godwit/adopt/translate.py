@@ -175,14 +175,14 @@ class Translation:
         self.plan = self.catalyst.with_joined_conditions(self._before_rules)
         self.flow = Flow(name)
         self.flow._query_watermark = QueryWatermark(  # noqa: SLF001  users do not choose it
-            policy=self._policy(), calls=self._calls
+            policy=self._watermark_policy(), calls=self._calls
         )
         no_data = str(self.catalyst.spark.conf.get(_NO_DATA, "true")).lower()
         self.flow._waits_for_input = no_data != "true"  # noqa: SLF001
-        self._used = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
+        self._used_names = dict.fromkeys(_OWN_NAMES, 1)  # the user's columns get other names
         self.states: list[OperatorState] = []
         self._order: dict[str, int] = {}  # operator → Spark's number of it
-        self._numbers = itertools.count()
+        self._name_numbers = itertools.count()
 
     def run(self) -> AdoptedQuery:
         """Translate the plan."""
@@ -222,7 +222,7 @@ class Translation:
         """The plan of the whole query as Spark's optimizer leaves it."""
         return self.catalyst.optimized(self.plan)
 
-    def _policy(self) -> Literal["min", "max"]:
+    def _watermark_policy(self) -> Literal["min", "max"]:
         """Return which watermark of the query's streams is that of the query."""
         policy = str(self.catalyst.spark.conf.get(POLICY, "min")).lower()
         return "max" if policy == "max" else "min"
@@ -302,10 +302,10 @@ class Translation:
             plain = f"{plain[: _MAX_NAME - 9].strip('_')}_{zlib.crc32(name.encode()):08x}"
         plain = plain if plain[0].isalpha() else f"c_{plain}"
         result = plain
-        while result in self._used:
-            self._used[plain] = self._used.get(plain, 1) + 1
-            result = f"{plain}_{self._used[plain]}"
-        self._used[result] = 1
+        while result in self._used_names:
+            self._used_names[plain] = self._used_names.get(plain, 1) + 1
+            result = f"{plain}_{self._used_names[plain]}"
+        self._used_names[result] = 1
         return result
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class Translation:
         if kind == "UpdateEventTimeWatermarkColumn":  # of the output of transformWithState
             timed_by, node = node, node.child()
             kind = kind_of(node)
-        number = next(self._numbers)
+        number = next(self._name_numbers)
         below = [(self.rows_of(child), child) for child in children_of(node)]
         changed = [number for number, (rows, _) in enumerate(below) if rows is not None]
         if is_stateful(node, self.mode):
@@ -371,7 +371,10 @@ class Translation:
 
         `timed`: with the event time of the plan's watermark, in `TIME`.
         """
-        parts = [self._source(columns, part, timed=timed) for part in self._branches(plan, timed)]
+        parts = [
+            self._source_stream(columns, part, timed=timed)
+            for part in self._branches_by_watermark(plan, timed)
+        ]
         first, *others = parts
         return first.union(*others) if others else first
 
@@ -395,13 +398,13 @@ class Translation:
             return stream, own[-1].schema if own else arrow_schema(frames[-1])
         every = list(columns)
         if timed:
-            every += self._untimed
+            every += self._null_time_columns
         if not every:
             every = [("row", self.catalyst.literal(True))]
         return in_lanes(self.catalyst, below, every, plan)
 
     @property
-    def _untimed(self) -> list[tuple[str, Any]]:
+    def _null_time_columns(self) -> list[tuple[str, Any]]:
         """Columns of a timed stream, for rows that move no watermark."""
         return [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
 
@@ -452,12 +455,12 @@ class Translation:
         plan = self.catalyst.project(attributes, self.catalyst.one_row())
         return Adopted(stream=stream, columns=columns, plan=plan, path=(0,))
 
-    def _branches(self, plan: Any, timed: bool) -> Iterator[Any]:
+    def _branches_by_watermark(self, plan: Any, timed: bool) -> Iterator[Any]:
         """Yield the parts of a plan with one watermark each, as a union puts them together.
 
         If scans become own sources, they are parts with one scan each.
         """
-        place = next(self._unions(plan, ()), None) if timed or self.own_sources else None
+        place = next(self._unions_to_divide(plan, ()), None) if timed or self.own_sources else None
         if place is None:
             yield plan
             return
@@ -469,16 +472,22 @@ class Translation:
                 for own, attribute in zip(output_of(child), output, strict=True)
             ]
             part = self.catalyst.project(aliases, child)
-            yield from self._branches(with_leaf(self.catalyst, plan, path, part), timed)
+            yield from self._branches_by_watermark(
+                with_leaf(self.catalyst, plan, path, part), timed
+            )
 
-    def _unions(self, plan: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    def _unions_to_divide(
+        self, plan: Any, path: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], Any]]:
         """Yield the unions that are divided into branches, from the top, with their paths."""
         if kind_of(plan) == "Union" and (self.own_sources or watermarks_of(plan)):
             yield path, plan
         for number, child in enumerate(children_of(plan)):
-            yield from self._unions(child, (*path, number))
+            yield from self._unions_to_divide(child, (*path, number))
 
-    def _source(self, columns: Sequence[tuple[str, Any]], plan: Any, *, timed: bool) -> Stream:
+    def _source_stream(
+        self, columns: Sequence[tuple[str, Any]], plan: Any, *, timed: bool
+    ) -> Stream:
         """Return the rows of a plan with at most one watermark as a source's stream."""
         catalyst = self.catalyst
         named = [catalyst.alias(value, name) for name, value in columns]
@@ -486,7 +495,7 @@ class Translation:
         marks = watermarks_of(plan)
         if not timed or not marks:
             if timed:
-                named += [catalyst.alias(value, name) for name, value in self._untimed]
+                named += [catalyst.alias(value, name) for name, value in self._null_time_columns]
             constant = [catalyst.alias(catalyst.literal(True), "row")] if not named else []
             rows = catalyst.project([*named, *constant], self.without_watermarks(plan))
             return self._add_source(plan, name, self._rows_of_plans([rows]))
@@ -498,7 +507,7 @@ class Translation:
             )
         (mark,) = marks
         event_time = mark.eventTime()
-        carried = self._carried(plan, event_time)
+        carried = self._carry_column(plan, event_time)
         whole = catalyst.project([*named, catalyst.alias(event_time, TIME)], carried)
         seen = self._seen_apart(whole, mark)
         millis = catalyst.floor_to_millis(event_time)
@@ -549,7 +558,7 @@ class Translation:
                 error.message, remedy=error.remedy, node=kind_of(plan), place=place_of(plan)
             ) from None
 
-    def _carried(self, plan: Any, attribute: Any) -> Any:
+    def _carry_column(self, plan: Any, attribute: Any) -> Any:
         """Return a plan whose projections keep a column, so that its output has it."""
         carried = plan
         for _ in range(64):  # as many projections as may lie over one another
@@ -588,7 +597,7 @@ class Translation:
             return None
         time = id_of(mark.eventTime())
         drops = any(_drops_rows(node, below, time) for node, below in own[:-1])
-        same = _conditions(own[-1][0]) == _conditions(native[-1][0])
+        same = _filter_conditions(own[-1][0]) == _filter_conditions(native[-1][0])
         return None if same and not drops else native[-1][0].child()
 
 
@@ -625,7 +634,7 @@ def _drops_rows(node: Any, below: Any, time: int) -> bool:
     )
 
 
-def _conditions(plan: Any) -> set[str]:
+def _filter_conditions(plan: Any) -> set[str]:
     """Return the conditions of the filters of a plan, as text."""
     return {
         str(part.sql())

@@ -154,7 +154,7 @@ def transform_with_state(
         spec=spec,
     )
     operator = (TransformOperator, state, action)
-    return _adopted(translation, node, below, rows, operator, timed_by=timed_by)
+    return _adopted_output(translation, node, below, rows, operator, timed_by=timed_by)
 
 
 def apply_in_pandas_with_state(
@@ -180,10 +180,10 @@ def apply_in_pandas_with_state(
         keys=rows.key_columns,
         spec=spec,
     )
-    return _adopted(translation, node, below, rows, (GroupStateOperator, state, action))
+    return _adopted_output(translation, node, below, rows, (GroupStateOperator, state, action))
 
 
-def _adopted(
+def _adopted_output(
     translation: Translator,
     node: Any,
     below: list[Adopted | None],

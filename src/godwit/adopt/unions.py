@@ -61,7 +61,7 @@ def unite(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
             name=name,
             upstream=stream.node,
             keys=(),
-            make=partial(_rows, name, schema),
+            make=partial(_passing_operator, name, schema),
             in_order=True,
             action="pass rows on",
         )
@@ -71,6 +71,6 @@ def unite(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
     return translation.result_of(first.union(*others), output, names)
 
 
-def _rows(name: str, columns: pa.Schema, schemas: Sequence[pa.Schema]) -> KeyedOperator:  # noqa: ARG001
+def _passing_operator(name: str, columns: pa.Schema, schemas: Sequence[pa.Schema]) -> KeyedOperator:  # noqa: ARG001
     """Return the operator that passes the rows of a source on; `columns`: of the union."""
     return UnitedSourceRows(name=name, columns=columns)

@@ -62,11 +62,11 @@ def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], b
         return plan
     plan = catalyst.rewrite(upper(plan), change)
     plan = catalyst.rewrite(catalyst.without_unread_columns(plan), whole)
-    plan = catalyst.rewrite(plan, lambda node: _as_pairs(catalyst, node))
+    plan = catalyst.rewrite(plan, lambda node: _as_adjacent_pair(catalyst, node))
     return catalyst.with_filters_below_aggregates(plan)
 
 
-def _as_pairs(catalyst: Catalyst, node: Any) -> Any:
+def _as_adjacent_pair(catalyst: Catalyst, node: Any) -> Any:
     """Return two nodes that belong together as such, if a projection has come between them."""
     if kind_of(node) not in _PAIRS or kind_of(node.child()) != "Project":
         return None
@@ -83,7 +83,7 @@ def _as_pairs(catalyst: Catalyst, node: Any) -> Any:
         return catalyst.with_children(node, [catalyst.with_children(below, [narrow])])
     read = {id_of(attribute) for attribute in output_of(node)}
     pair = catalyst.with_children(node, [below])
-    rest = catalyst.rewrite(pair, lambda part: _as_pairs(catalyst, part))
+    rest = catalyst.rewrite(pair, lambda part: _as_adjacent_pair(catalyst, part))
     return catalyst.project([a for a in output_of(rest) if id_of(a) in read], rest)
 
 
@@ -131,7 +131,7 @@ def without_dead_branches(
         *pairs, last = children_of(part)
         if len(pairs) % 2:
             pairs, last = [*pairs, last], catalyst.null(part.dataType())
-        known = [_truth(catalyst, condition) for condition in pairs[::2]]
+        known = [_constant_truth(catalyst, condition) for condition in pairs[::2]]
         if set(known) == {None}:
             return None
         for condition, value, truth in reversed(
@@ -146,7 +146,7 @@ def without_dead_branches(
     return catalyst.rewrite(catalyst.rewrite(expression, constant), change)
 
 
-def _truth(catalyst: Catalyst, condition: Any) -> bool | None:
+def _constant_truth(catalyst: Catalyst, condition: Any) -> bool | None:
     """Return whether a condition is true; ``None`` if that depends on rows or on the time."""
     if not condition.foldable() or catalyst.reads_clock(condition):
         return None

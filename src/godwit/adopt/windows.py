@@ -71,7 +71,7 @@ class SparkWindows(WindowedCompute):
 
     def needs_state(self, time: EpochTime) -> bool:
         """Return whether the batch emits windows without rows."""
-        return not self.update and EventTimeOperator.closes(self, _sparks(time))
+        return not self.update and EventTimeOperator.closes(self, _as_spark_time(time))
 
     def reads_all_keys(self, time: EpochTime) -> bool:
         """Return whether the batch emits windows without rows."""
@@ -79,13 +79,13 @@ class SparkWindows(WindowedCompute):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Update the windows of the batch's rows; emit them, or the windows that it removes."""
-        time = _sparks(data.time)
+        time = _as_spark_time(data.time)
         if not EventTimeOperator.closes(self, time):
             time = replace(time, until=time.closed)
         return super().process(replace(data, time=time))
 
 
-def _sparks(time: EpochTime) -> EpochTime:
+def _as_spark_time(time: EpochTime) -> EpochTime:
     """Return the time of an epoch as Spark has it: its watermark begins at 1970."""
     return replace(time, closed=max(time.closed, _EPOCH), until=max(time.until, _EPOCH))
 
@@ -107,7 +107,7 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
         is not of this form, or the windows are not of one length.
     """
     number, filters = id_of(window), []
-    while _is_choice(plan) or (kind_of(plan) == "Filter" and _is_above_filter(plan)):
+    while _only_chooses_columns(plan) or (kind_of(plan) == "Filter" and _is_above_filter(plan)):
         if kind_of(plan) == "Filter":
             filters.append(plan.condition())
         plan = plan.child()
@@ -132,13 +132,13 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
     columns = {id_of(a) for a in output_of(below)}
     if not all(references(condition) <= columns - {number} for condition in filters):
         return None
-    windows = _measured(catalyst, candidates, times[0])
+    windows = _window_of_expressions(catalyst, candidates, times[0])
     for condition in reversed(filters):
         below = catalyst.logical.Filter(condition, below)
     return None if windows is None else (windows, times[0], below)
 
 
-def _is_choice(plan: Any) -> bool:
+def _only_chooses_columns(plan: Any) -> bool:
     """Return whether a node only chooses columns, as the rule for unread ones leaves it."""
     return kind_of(plan) == "Project" and all(
         kind_of(e) == "AttributeReference" for e in to_list(plan.projectList())
@@ -151,12 +151,14 @@ def _is_above_filter(plan: Any) -> bool:
     The lowest one leaves out the rows that are in no window.
     """
     below = plan.child()
-    while _is_choice(below):
+    while _only_chooses_columns(below):
         below = below.child()
     return kind_of(below) == "Filter"
 
 
-def _measured(catalyst: Catalyst, windows: Sequence[Any], time: Any) -> TimeWindow | None:
+def _window_of_expressions(
+    catalyst: Catalyst, windows: Sequence[Any], time: Any
+) -> TimeWindow | None:
     """Return the windows that expressions give for some times; ``None`` if not of one length."""
     draw = random.Random(0)  # noqa: S311  the same times at every start
     span = 10**15

@@ -207,7 +207,7 @@ class StreamWriter:
         self._trigger: dict[str, Any] | None = None
         self._batches: Callable[[Any, int], object] | None = None
         self._settings: dict[str, Any] = {}
-        self._former: str | None = None  # checkpoint of the query in Spark
+        self._spark_checkpoint: str | None = None  # checkpoint of the query in Spark
         self._own_sources = False
 
     if not TYPE_CHECKING:  # type checkers refuse unknown names themselves
@@ -318,7 +318,7 @@ class StreamWriter:
         UnsupportedQueryError
             If not exactly one trigger is given, or one that is not of micro-batches.
         """
-        given = {
+        given_arguments = {
             name: value
             for name, value in (
                 ("processingTime", processingTime),
@@ -329,14 +329,14 @@ class StreamWriter:
             )
             if value is not None
         }
-        if len(given) != 1:
+        if len(given_arguments) != 1:
             raise refused_setting(
-                f"{len(given)} triggers are given, not one.",
+                f"{len(given_arguments)} triggers are given, not one.",
                 "Give one, as in once=True.",
                 PySparkValueError,
                 "ONLY_ALLOW_SINGLE_TRIGGER",
             )
-        ((name, value),) = given.items()
+        ((name, value),) = given_arguments.items()
         if name in {"continuous", "realTime"}:
             raise refused_setting(
                 f"The trigger {name!r} asks for rows one by one, and Godwit runs batches.",
@@ -460,10 +460,10 @@ class StreamWriter:
         UnsupportedQueryError
             If a part of the query, or an option, cannot be adopted; nothing has begun then.
         """
-        self._set(format, outputMode, partitionBy, queryName, options)
+        self._set_parameters(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
-        return self._start(None)
+        return self._translate_and_start(None)
 
     @user_call
     def toTable(  # noqa: N802  Spark's name
@@ -496,7 +496,7 @@ class StreamWriter:
         UnsupportedQueryError
             If the format has no tables by name here, or as for `start`.
         """
-        self._set(format, outputMode, partitionBy, queryName, options)
+        self._set_parameters(format, outputMode, partitionBy, queryName, options)
         catalog, _ = table_of(self._dataframe.sparkSession, str(tableName))
         provider = self._dataframe.sparkSession.conf.get(f"spark.sql.catalog.{catalog}", None)
         if self._format is None and "iceberg" in str(provider):
@@ -510,9 +510,9 @@ class StreamWriter:
                 'Use format("iceberg"), start(path) with the path of a Delta table, or '
                 "foreachBatch with rows.writeTo(...).append().",
             )
-        return self._start(str(tableName))
+        return self._translate_and_start(str(tableName))
 
-    def _set(
+    def _set_parameters(
         self,
         source: str | None,
         mode: str | None,
@@ -551,7 +551,7 @@ class StreamWriter:
         >>> writer = writer.from_spark_checkpoint("checkpoints/old")  # doctest: +SKIP
         >>> writer.option("checkpointLocation", "checkpoints/new").start()  # doctest: +SKIP
         """
-        self._former = str(path)
+        self._spark_checkpoint = str(path)
         return self
 
     @property
@@ -562,7 +562,7 @@ class StreamWriter:
         default = self._dataframe.sparkSession.conf.get("spark.sql.sources.default", "parquet")
         return str(default).lower()
 
-    def _start(self, table: str | None) -> SparkQuery:
+    def _translate_and_start(self, table: str | None) -> SparkQuery:
         """Translate the query and start it; `table`: name of the table that it writes to."""
         checkpoint, temporary = chosen_checkpoint(
             self._options.get("checkpointlocation"),
@@ -579,7 +579,7 @@ class StreamWriter:
 
     def _start_on(self, checkpoint: str, table: str | None, *, temporary: bool) -> SparkQuery:
         """Translate the query and start it on a checkpoint, which ends with it if `temporary`."""
-        begins = self._former is not None or began_in_spark(checkpoint)
+        begins = self._spark_checkpoint is not None or began_in_spark(checkpoint)
         if begins and self._own_sources:
             raise refused_setting(
                 "The query begins with the progress of Spark's sources, and own sources have "
@@ -595,7 +595,7 @@ class StreamWriter:
             whole_windows=begins,
             own_sources=self._own_sources,
         )
-        stream, sink = self._sink(query, table, checkpoint)
+        stream, sink = self._stream_and_sink(query, table, checkpoint)
         query.flow.sink("output", stream, sink)
         check_same_operators(checkpoint, query.flow)
         query.flow._query_type = partial(  # noqa: SLF001  a seam for adopted queries
@@ -616,7 +616,7 @@ class StreamWriter:
                 trigger=checked_trigger(self._trigger),
                 # Spark's queries may be without a name, and Godwit tells them apart by theirs.
                 name=self._name or f"adopted-{zlib.crc32(checkpoint.encode()):08x}",
-                initial=self._initial(query, checkpoint),
+                initial=self._initial_state(query, checkpoint),
                 **self._settings,
             )
         except CheckpointMismatchError as error:
@@ -636,13 +636,17 @@ class StreamWriter:
         )
         self.option("path", place)
 
-    def _initial(self, query: AdoptedQuery, checkpoint: str) -> Any:
+    def _initial_state(self, query: AdoptedQuery, checkpoint: str) -> Any:
         """Return the `InitialState` of the query; ``None`` to begin, or continue, without."""
-        if self._former is None or has_epochs(checkpoint, self._former):
+        if self._spark_checkpoint is None or has_epochs(checkpoint, self._spark_checkpoint):
             return None
-        return initial_state_from(self._former, self._dataframe, query, query.flow.compiled())
+        return initial_state_from(
+            self._spark_checkpoint, self._dataframe, query, query.flow.compiled()
+        )
 
-    def _sink(self, query: AdoptedQuery, table: str | None, checkpoint: str) -> tuple[Stream, Sink]:
+    def _stream_and_sink(
+        self, query: AdoptedQuery, table: str | None, checkpoint: str
+    ) -> tuple[Stream, Sink]:
         """Return the stream that the sink gets, and the sink; `table`: its name, if it has one."""
         source = "foreachBatch" if self._batches is not None else self._chosen_format
         target = Target(
@@ -653,7 +657,7 @@ class StreamWriter:
             query_name=self._name,
             table=table,
             rows=self._dataframe,
-            begins=self._former is None and not has_begun(checkpoint),
+            begins=self._spark_checkpoint is None and not has_begun(checkpoint),
         )
         if self._batches is not None:
             target.check(())

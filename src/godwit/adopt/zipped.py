@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.adopt.array_functions import listed, opened
+from godwit.adopt.array_functions import lists_of_rows, rows_and_elements
 from godwit.operators.aggregates.arithmetic import EvaluationError
 from godwit.operators.aggregates.expressions import Expression, Rows
 
@@ -43,24 +43,24 @@ class Zip(Expression):
         right = self.right.evaluate(rows.where(left.is_valid()))
         right = pc.if_else(left.is_valid(), right, None)
         left = pc.if_else(right.is_valid(), left, None)
-        sides = [opened(left), opened(right)]
+        sides = [rows_and_elements(left), rows_and_elements(right)]
         sizes = [np.bincount(numbers, minlength=len(left)) for numbers, _ in sides]
         most = np.maximum(*sizes)
         numbers = np.repeat(np.arange(len(left)), most)
-        within = np.arange(len(numbers)) - np.repeat(np.cumsum(most) - most, most)
+        position_in_row = np.arange(len(numbers)) - np.repeat(np.cumsum(most) - most, most)
         taken = pa.array(numbers)
         columns = {name: column.take(taken) for name, column in rows.columns.items()}
         for name, size, (_, elements) in zip(self.variables, sizes, sides, strict=True):
-            columns[name] = _padded(elements, size, numbers, within)
+            columns[name] = _padded_elements(elements, size, numbers, position_in_row)
         try:
             values = self.body.evaluate(Rows(columns=columns))
         except EvaluationError as error:
             row = int(numbers[error.row])
             raise EvaluationError(row, error.reason, error.condition) from error
-        return listed(numbers, values, left, self.dtype)
+        return lists_of_rows(numbers, values, left, self.dtype)
 
 
-def _padded(
+def _padded_elements(
     elements: pa.Array,
     sizes: npt.NDArray[np.int64],
     numbers: npt.NDArray[np.int64],

@@ -62,9 +62,9 @@ def check_not_results(where: str, **options: object) -> None:
     """
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
-            given = "an aggregate" if hasattr(value, "bind") else type_name(value)
+            given_text = "an aggregate" if hasattr(value, "bind") else type_name(value)
             raise InvalidFlowError(
-                f"{where} was given {given} for {option}=.",
+                f"{where} was given {given_text} for {option}=.",
                 remedy=f"{option}= is an option of compute and takes text. Give a result of that "
                 f'name in a dict, as in compute({{"{option}": gw.last("column")}}), or choose '
                 "another name for it.",
@@ -150,16 +150,16 @@ def check_same_flow(flow: Any, other: Any, where: str) -> None:
 def check_window_function(name: str, node: WindowedNode) -> None:
     """Raise for options of windows that do not apply to a function over their rows."""
     if node.update:
-        given = "output='update'"
+        given_text = "output='update'"
         remedy = "A function is called when its window is over: leave output= of window out."
     elif node.consolidate != "together":
-        given = f"consolidate={node.consolidate!r}"
+        given_text = f"consolidate={node.consolidate!r}"
         remedy = (
             "A function needs all rows of its window, and nothing says how to merge what it would "
             "make of some: leave consolidate= of window out."
         )
     elif node.lateness_us or node.length_as is not None:
-        given = "allowed_lateness=" if node.lateness_us else "length_as="
+        given_text = "allowed_lateness=" if node.lateness_us else "length_as="
         remedy = (
             "It is of windows that compute(...) makes: leave it out of window(...); the function "
             "is given its window's bounds, and slack= of the source waits for rows."
@@ -167,7 +167,7 @@ def check_window_function(name: str, node: WindowedNode) -> None:
     else:
         return
     raise InvalidFlowError(
-        f"Operator {name!r} has a function, and {given}.", remedy=remedy, operator=name
+        f"Operator {name!r} has a function, and {given_text}.", remedy=remedy, operator=name
     )
 
 
@@ -414,8 +414,8 @@ def read_output(name: str, output: Any) -> dict[str, Any]:
     `output`: ``output=`` as the user gave it: columns, a class, or an `Output`.
     """
     where = f"The output of operator {name!r}"
-    given: Output[Any] = output if isinstance(output, Output) else Output(output)
-    emitted: Any = given.columns
+    given_output: Output[Any] = output if isinstance(output, Output) else Output(output)
+    emitted: Any = given_output.columns
     if emitted is None or emitted is Output:
         raise InvalidFlowError(
             f"Operator {name!r} has no output columns.",
@@ -424,7 +424,7 @@ def read_output(name: str, output: Any) -> dict[str, Any]:
         )
     cls = row_class(emitted, where, example="output=Trade") if is_row_class(emitted) else None
     columns = to_schema(emitted, where=where) if cls is None else cls.schema
-    column, slack_us = check_output_time(name, columns, given.event_time, given.slack)
+    column, slack_us = check_output_time(name, columns, given_output.event_time, given_output.slack)
     return {
         "output": columns,
         "output_class": cls,
@@ -581,12 +581,12 @@ def check_merge(name: str, states: Mapping[str, Declared], others: Mapping[str, 
                 operator=name,
                 state=taken,
             )
-    given = [other for other, value in others.items() if value]
-    if given:
+    given_names = [other for other, value in others.items() if value]
+    if given_names:
         raise InvalidFlowError(
             f"Operator {name!r} has merge=, which divides the rows of a key among lanes, and "
-            f"{given[0]}=, which needs all rows of a key in one lane.",
-            remedy=f"Leave out merge= or {given[0]}=.",
+            f"{given_names[0]}=, which needs all rows of a key in one lane.",
+            remedy=f"Leave out merge= or {given_names[0]}=.",
             operator=name,
         )
 
@@ -684,11 +684,11 @@ def check_join_of_tables(where: str, kinds: Sequence[Kind], **options: object) -
             remedy='Give between=("-10 minutes", "1 hour"), say. Tables that change are joined by '
             "key alone: key_by(...).latest() or as_changes() before key_by makes changes.",
         )
-    given = [name for name, value in options.items() if value is not None]
-    if given:
+    given_names = [name for name, value in options.items() if value is not None]
+    if given_names:
         raise InvalidFlowError(
-            f"{where} joins tables that change, and was given {given[0]}=.",
-            remedy=f"Leave {given[0]}= out: it is for joins by event time.",
+            f"{where} joins tables that change, and was given {given_names[0]}=.",
+            remedy=f"Leave {given_names[0]}= out: it is for joins by event time.",
         )
 
 
@@ -710,7 +710,7 @@ def check_windows(
         if not isinstance(spec, Hopping | Session | RowWindows):
             raise InvalidFlowError(
                 f"{where} was given a value of type {type_name(spec)}.",
-                remedy=f"Give windows, as in window(gw.tumbling({_length(spec)})) or "
+                remedy=f"Give windows, as in window(gw.tumbling({_example_length(spec)})) or "
                 'window(gw.hopping("6 hours", every="1 hour")).',
             )
     for kind, single in ((RowWindows, "windows of rows"), (Session, "a session")):
@@ -727,7 +727,9 @@ def check_windows(
         check_one_of(where, option, options[option], known, remedy)
     lateness = options["allowed_lateness"]
     lateness_us = microseconds(lateness, f"The allowed lateness of {where}", least=0)
-    for problem, remedy in _conflicts(windows, options, lateness if lateness_us else None):
+    for problem, remedy in _window_option_conflicts(
+        windows, options, lateness if lateness_us else None
+    ):
         raise InvalidFlowError(f"{where} has {problem}.", remedy=remedy)
     for option in ("time", "name", "length_as"):
         if options[option] is not None and not isinstance(options[option], str):
@@ -739,7 +741,7 @@ def check_windows(
     return lateness_us
 
 
-def _length(spec: object) -> str:
+def _example_length(spec: object) -> str:
     """Return the length of a window for an example: the user's own if it is one."""
     return repr(spec) if isinstance(spec, str) else '"1 hour"'
 
@@ -763,7 +765,7 @@ _WINDOW_OPTIONS = {
 }
 
 
-def _conflicts(
+def _window_option_conflicts(
     windows: Sequence[WindowSpec | RowWindows],
     options: Mapping[str, Any],
     lateness: Duration | None,

@@ -108,11 +108,11 @@ class LogicalFlow:
 
     def _repr_html_(self) -> str:
         """Return the flow's picture as HTML, for notebooks."""
-        return f"<div><b>{html.escape(f'Flow {self.name!r}')}</b><br>{self._picture()}</div>"
+        return f"<div><b>{html.escape(f'Flow {self.name!r}')}</b><br>{self._as_svg()}</div>"
 
-    def _picture(self) -> str:
+    def _as_svg(self) -> str:
         """Return the flow's graph as SVG."""
-        return str(import_module("godwit.ops.drawing").flow_svg(self._graph()))
+        return str(import_module("godwit.ops.drawing").flow_svg(self._as_graph()))
 
     @property
     def sources(self) -> Mapping[str, DataFrame]:
@@ -553,9 +553,9 @@ class LogicalFlow:
         >>> [operator.name for operator in delays.compile(lambda source, maps: columns).operators]
         ['by_plane']
         """
-        return compile_flow(self._graph(), resolve, retimed, zone)
+        return compile_flow(self._as_graph(), resolve, retimed, zone)
 
-    def _graph(self) -> FlowGraph:
+    def _as_graph(self) -> FlowGraph:
         """Return the flow's declarations as a graph, for the compiler."""
         return FlowGraph(
             name=self.name,

@@ -351,9 +351,11 @@ class Stream:
         where = f"feed_back_to on {describe(self.node)}"
         node = loop.node if isinstance(loop, Stream) else None
         if not isinstance(node, SourceNode) or not isinstance(node.own, FeedbackSource):
-            given = describe(node) if node is not None else f"a value of type {type_name(loop)}"
+            given_text = (
+                describe(node) if node is not None else f"a value of type {type_name(loop)}"
+            )
             raise InvalidFlowError(
-                f"{where} was given {given}, which is not a loop.",
+                f"{where} was given {given_text}, which is not a loop.",
                 remedy="Give it what flow.feedback(name, schema) returned, before any map.",
             )
         check_same_flow(self.flow, loop.flow, where)
@@ -1121,10 +1123,10 @@ class KeyedStream:
         [(8, 1), (9, 1), (10, 1), (11, 1)]
         """
         identity = identity_of(name)
-        given = {"time": time, "output": output, "late": late, "share": share}
-        given |= {"consolidate": consolidate, "length_as": length_as, "name": identity.name}
-        given["allowed_lateness"] = allowed_lateness
-        lateness_us = check_windows(self._call_text("window"), windows, given)
+        given_options = {"time": time, "output": output, "late": late, "share": share}
+        given_options |= {"consolidate": consolidate, "length_as": length_as, "name": identity.name}
+        given_options["allowed_lateness"] = allowed_lateness
+        lateness_us = check_windows(self._call_text("window"), windows, given_options)
         # Name and aggregates or function are those of the next call.
         options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
         options |= {"partition_by": self.partition_by, "aggregates": {}}
@@ -1410,10 +1412,10 @@ class WindowedStream:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise no_such_call(name, f"A windowed stream ({self._text()})", keyed=True)
+            raise no_such_call(name, f"A windowed stream ({self._text_for_errors()})", keyed=True)
 
         def __getitem__(self, item: object) -> Any:
-            raise no_such_item(item, f"A windowed stream ({self._text()})")
+            raise no_such_item(item, f"A windowed stream ({self._text_for_errors()})")
 
     @user_call
     def compute(
@@ -1448,10 +1450,10 @@ class WindowedStream:
         >>> windowed.compute(flights=gw.count(), delay=gw.mean("delay"))
         <Stream of flow 'delays': operator 'delays'>
         """
-        aggregates = all_results(f"compute on {self._text()}", results, aggregates)
+        aggregates = all_results(f"compute on {self._text_for_errors()}", results, aggregates)
         if not aggregates:
             raise InvalidFlowError(
-                f"compute on {self._text()} has no aggregates.",
+                f"compute on {self._text_for_errors()} has no aggregates.",
                 remedy="Name a result, as in compute(flights=gw.count()).",
             )
         options = self._identity_fields(results_name(aggregates))
@@ -1504,11 +1506,13 @@ class WindowedStream:
         >>> played.rows("last")["last"].to_pylist()
         ['LGA']
         """
-        check_function(function, f"process on {self._text()}", "process(rank, output=...)")
+        check_function(
+            function, f"process on {self._text_for_errors()}", "process(rank, output=...)"
+        )
         node = self.node
         if isinstance(node, ComputeNode):
             raise InvalidFlowError(
-                f"process on {self._text()}: windows of rows support only aggregates.",
+                f"process on {self._text_for_errors()}: windows of rows support only aggregates.",
                 remedy="Call compute, or keep the last rows in a state of your own, as in "
                 "key_by(...).process(function, state=...).",
             )
@@ -1540,7 +1544,7 @@ class WindowedStream:
         default = default_name(sources, f"{action}_{windows}", self.keyed.keys)
         return identity_fields(self.identity, default)
 
-    def _text(self) -> str:
+    def _text_for_errors(self) -> str:
         """Return the stream and its windows as text for errors."""
         windows = ", ".join(map(str, self.windows))
         return f"{describe(self.keyed.node)} {keys_text(self.keyed.keys)}, {windows}"

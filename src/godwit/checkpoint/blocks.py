@@ -68,11 +68,11 @@ class BlockWriter:
         attempt = uuid4().hex[:16] if attempt is None else attempt
         self.path: Final = f"{BLOCKS}/{epoch:012d}-{label}-{attempt}.blk"
         self._storage = storage
-        self._limit = inline_limit_bytes
-        self._pending: list[bytes | pa.Buffer] = []
+        self._inline_limit_bytes = inline_limit_bytes
+        self._unwritten_blocks: list[bytes | pa.Buffer] = []
         self._refs: list[BlockRef] = []
         self._file: OutputFile | None = None
-        self._end = 0
+        self._end_of_file = 0
 
     def add(self, data: bytes | pa.Buffer) -> int:
         """Add a block of bytes; return its position in the list that `close` returns."""
@@ -81,22 +81,22 @@ class BlockWriter:
         checksum = zlib.crc32(padding, zlib.crc32(data))
         index = len(self._refs)
         self._refs.append(
-            BlockRef(file=self.path, offset=self._end, length=length, checksum=checksum)
+            BlockRef(file=self.path, offset=self._end_of_file, length=length, checksum=checksum)
         )
-        self._end += length + len(padding)
-        self._pending += (data, padding)
-        if self._file is not None or self._end > self._limit:
+        self._end_of_file += length + len(padding)
+        self._unwritten_blocks += (data, padding)
+        if self._file is not None or self._end_of_file > self._inline_limit_bytes:
             if self._file is None:
                 self._file = self._storage.open_output(self.path)
-            for part in self._pending:
+            for part in self._unwritten_blocks:
                 self._file.write(part)
-            self._pending.clear()
+            self._unwritten_blocks.clear()
         return index
 
     @property
     def file_bytes(self) -> int:
         """Bytes in the file so far; 0 while there is none."""
-        return 0 if self._file is None else self._end
+        return 0 if self._file is None else self._end_of_file
 
     def close(self) -> list[BlockRef]:
         """Make the blocks durable; return a reference to each, in the order of `add`."""
@@ -106,7 +106,7 @@ class BlockWriter:
             return self._refs
         return [
             BlockRef(file="", offset=0, length=ref.length, checksum=ref.checksum, data=bytes(data))
-            for ref, data in zip(self._refs, self._pending[::2], strict=True)
+            for ref, data in zip(self._refs, self._unwritten_blocks[::2], strict=True)
         ]
 
     def __enter__(self) -> Self:

@@ -100,7 +100,7 @@ class WaitingRows:
 
     def distinct(self) -> list[SegmentRef]:
         """Return the segments of all key groups, each once, in order of epochs and lanes."""
-        return _distinct(self.segments.values())
+        return _distinct_segments(self.segments.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,7 +201,7 @@ class StateChains:
 
     def distinct(self) -> list[SegmentRef]:
         """Return the segments of all key groups, each once, in order of epochs and lanes."""
-        return _distinct(self.segments)
+        return _distinct_segments(self.segments)
 
     def manifest(self, state: StateId) -> StateManifest:
         """Return the chains as the entry of a manifest for the state `state`."""
@@ -248,7 +248,7 @@ def _sort_key(segment: SegmentRef) -> tuple[int, str, str, int, str]:
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
 
-def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
+def _distinct_segments(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
     """Return the segments of several lists, each once, in order of epochs and lanes."""
     distinct = {id(segment): segment for segments in lists for segment in segments}
     return sorted(distinct.values(), key=_sort_key)
@@ -325,8 +325,8 @@ class Chains:
         self.epoch = -1  # the last epoch whose record is in; -1 before the first
         self.flow = -1  # the flow version whose names are used; -1 before the first
         self._states: dict[StateId, StateChains] = {}
-        self._waiting: dict[str, WaitingRows] = {}
-        self._nothing = StateChains.empty(num_key_groups)
+        self._waiting_rows: dict[str, WaitingRows] = {}
+        self._empty_chains = StateChains.empty(num_key_groups)
         # Epochs, each with the bytes of its changes and of its snapshots in the commit record.
         self._log: deque[tuple[int, int]] = deque()
         self._log_bytes = 0  # their sum
@@ -352,9 +352,9 @@ class Chains:
             if state.operator not in dropped
             and state.state not in version.deleted_states.get(state.operator, ())
         }
-        self._waiting = {
+        self._waiting_rows = {
             name(operator): waiting
-            for operator, waiting in self._waiting.items()
+            for operator, waiting in self._waiting_rows.items()
             if operator not in dropped
         }
         self.flow = number
@@ -372,7 +372,7 @@ class Chains:
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
         """Yield the reasons why a commit record cannot follow the epochs before it."""
-        if self._regroups(record):
+        if self._changes_num_key_groups(record):
             if record.consumed or any(segment.kind == "changes" for segment in record.segments):
                 yield "it changes state that it places in other key groups"
             empty = Chains(record.num_key_groups)
@@ -431,26 +431,26 @@ class Chains:
         for problem in row_problems(segment, self.num_key_groups):
             yield f"{where} is wrong: {problem}"
 
-    def _regroups(self, record: CommitRecord) -> bool:
+    def _changes_num_key_groups(self, record: CommitRecord) -> bool:
         """Return true if a record places all state in another number of key groups."""
         return record.num_key_groups not in (0, self.num_key_groups)
 
     def apply(self, record: CommitRecord) -> None:
         """Add the next epoch's commit record, which has passed `check`, to the chains."""
-        if self._regroups(record):
+        if self._changes_num_key_groups(record):
             self.num_key_groups = record.num_key_groups
-            self._states, self._waiting = {}, {}
-            self._nothing = StateChains.empty(self.num_key_groups)
+            self._states, self._waiting_rows = {}, {}
+            self._empty_chains = StateChains.empty(self.num_key_groups)
             self._log.clear()
             self._log_bytes = 0
         for operator, key_groups in record.consumed.items():
-            waiting = self._waiting.setdefault(operator, WaitingRows())
+            waiting = self._waiting_rows.setdefault(operator, WaitingRows())
             for key_group in key_groups:
                 waiting.consumed[key_group] = record.epoch
                 waiting.segments.pop(key_group, None)
         for segment in record.segments:
             if segment.kind == "waiting":
-                self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
+                self._waiting_rows.setdefault(segment.operator, WaitingRows()).add(segment)
         for state, segments in _group_by_state(record.segments):
             self._writable_chains(state).add_segments(segments)
         for snapshot in record.snapshots:
@@ -482,7 +482,7 @@ class Chains:
 
     def chains_of(self, state: StateId) -> StateChains:
         """Return the chains of one state, read-only."""
-        return self._states.get(state) or self._nothing
+        return self._states.get(state) or self._empty_chains
 
     def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
         """Return a key group's whole chain: its snapshot and all segments after it."""
@@ -548,7 +548,7 @@ class Chains:
     @property
     def waiting_operators(self) -> tuple[str, ...]:
         """Operators for whose state rows wait, in order."""
-        return tuple(sorted(name for name, rows in self._waiting.items() if rows.segments))
+        return tuple(sorted(name for name, rows in self._waiting_rows.items() if rows.segments))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
         """Return the key groups of an operator for whose state rows wait, ascending."""
@@ -562,12 +562,12 @@ class Chains:
         if state is not None:
             return self.chains_of(state).distinct()
         segments = [s for chains in self._states.values() for s in chains.distinct()]
-        segments += [s for waiting in self._waiting.values() for s in waiting.distinct()]
+        segments += [s for waiting in self._waiting_rows.values() for s in waiting.distinct()]
         return sorted(segments, key=_sort_key)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
         """Return the segments of rows that wait for an operator's state, in order of epochs."""
-        return _distinct(self._waiting_by_key_group(operator).values())
+        return _distinct_segments(self._waiting_by_key_group(operator).values())
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
         """Return the latest snapshot of each key group, of one state or of all."""
@@ -605,7 +605,7 @@ class Chains:
         """
         for chains in self._states.values():
             chains.forget_inline_bytes(before)
-        for waiting in self._waiting.values():
+        for waiting in self._waiting_rows.values():
             _forget_inline_bytes(waiting.segments.values(), before)
 
     def manifest(self) -> Manifest:
@@ -621,7 +621,7 @@ class Chains:
                     segments=tuple(map(without_bytes, waiting.distinct())),
                     consumed=dict(sorted(waiting.consumed.items())),
                 )
-                for operator, waiting in sorted(self._waiting.items())
+                for operator, waiting in sorted(self._waiting_rows.items())
             ),
         )
 
@@ -633,7 +633,7 @@ class Chains:
         for of_state in manifest.states:
             chains._writable_chains(of_state.state).restore(of_state)
         for of_operator in manifest.waiting:
-            waiting = chains._waiting[of_operator.operator] = WaitingRows()
+            waiting = chains._waiting_rows[of_operator.operator] = WaitingRows()
             waiting.consumed.update(of_operator.consumed)
             for segment in of_operator.segments:
                 waiting.add(segment)
@@ -649,7 +649,7 @@ class Chains:
 
     def _waiting_by_key_group(self, operator: str) -> Mapping[int, list[SegmentRef]]:
         """Return key group → segments with waiting rows of an operator."""
-        waiting = self._waiting.get(operator)
+        waiting = self._waiting_rows.get(operator)
         return {} if waiting is None else waiting.segments
 
 

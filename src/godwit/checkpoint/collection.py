@@ -289,7 +289,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
             if plan is not None
             for c in plan.components
         },
-        positions=dict(_positions(log)),
+        positions=dict(_source_positions(log)),
         states=tuple(_state_summary(log, state) for state in log.chains.states),
         files=len(file_sizes),
         file_bytes=sum(file_sizes),
@@ -298,7 +298,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     )
 
 
-def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _source_positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Yield ``(name, (identity, position))`` of each source that Godwit reads without Spark."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:

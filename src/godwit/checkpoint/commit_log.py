@@ -129,7 +129,7 @@ class CommitLog:
     ) -> None:
         self.storage = storage  # the checkpoint's directory
         self.identity = identity  # whose checkpoint it is
-        self._loaded: dict[str, tuple[Any, str]] = {}  # path → record, and its digest
+        self._loaded_records: dict[str, tuple[Any, str]] = {}  # path → record, and its digest
         # the latest commit record; ``None`` before the first
         self.latest: CommitRecord | None = None
         self._readable_from = 0  # override of `retained_from` of the latest record by a repair
@@ -228,9 +228,9 @@ class CommitLog:
 
     def _load_record(self, path: str, kind: type[_T]) -> tuple[_T, str]:
         """Read the record at `path`; return it and the hexadecimal digest of its file. Cached."""
-        entry = self._loaded.get(path)
+        entry = self._loaded_records.get(path)
         if entry is None:
-            entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
+            entry = self._loaded_records[path] = load_with_digest(self.storage, path, kind)
         return entry
 
     def _is_taken_back(self, epoch: int) -> bool:
@@ -452,7 +452,7 @@ class CommitLog:
                 record, actual_digest = self._load_record(commit_path(start), CommitRecord)
                 problems = key_group_problems(self.identity, manifest, record)
             for problem in problems:
-                raise _contradiction(self.storage, path, problem)
+                raise _contradiction_error(self.storage, path, problem)
             if digest != actual_digest:
                 raise self._other_history(path, f"it belongs to another record of epoch {start}")
             chains = Chains.restore(manifest)
@@ -468,7 +468,7 @@ class CommitLog:
             if record.flow != chains.flow:
                 chains.upgrade(record.flow, self.version(record.flow))
             for problem in chains.problems(record):
-                raise _contradiction(self.storage, commit_path(later), problem)
+                raise _contradiction_error(self.storage, commit_path(later), problem)
             chains.apply(record)
         return chains
 
@@ -555,11 +555,11 @@ class CommitLog:
         with self.lock:
             self.chains.apply(written)
             self.latest = written
-            self._loaded[commit_path(record.epoch)] = written, digest_of(data)
+            self._loaded_records[commit_path(record.epoch)] = written, digest_of(data)
         first = commit_path(max(self.manifest_before(self.retained_epochs.start), 0))
-        for path in list(self._loaded):  # a copy: a collection beside this may add some
+        for path in list(self._loaded_records):  # a copy: a collection beside this may add some
             if path.startswith(COMMITS) and path < first:
-                self._loaded.pop(path, None)
+                self._loaded_records.pop(path, None)
         return written
 
     def _write_manifest(self) -> None:
@@ -613,7 +613,9 @@ class CommitLog:
         )
 
 
-def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
+def _contradiction_error(
+    storage: CheckpointStorage, path: str, problem: str
+) -> CorruptCheckpointError:
     """Return the error that the record at `path` contradicts the records before it."""
     return CorruptCheckpointError(
         f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "

@@ -307,8 +307,8 @@ class BatchCache:
 
     def retain(self, blocks: Iterable[BlockRef]) -> None:
         """Drop all batches but those of some blocks."""
-        some = {(ref.file, ref.offset) for ref in blocks}
-        for key in self._batches.keys() - some:
+        retained_places = {(ref.file, ref.offset) for ref in blocks}
+        for key in self._batches.keys() - retained_places:
             self._bytes -= self._batches.pop(key)[1]
 
 
@@ -336,8 +336,8 @@ def read_chain(
 def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows:
     """Concatenate entries, oldest first; of each key keep the last, unless it is a removal."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
-    keys = _concatenate([part.keys for part in parts], schema.keys)
-    values = _concatenate([part.values for part in parts], schema.values)
+    keys = _concatenate_batches([part.keys for part in parts], schema.keys)
+    values = _concatenate_batches([part.values for part in parts], schema.values)
     removed = np.concatenate(
         [
             np.zeros(len(part.hashes), np.bool_) if part.removed is None else part.removed
@@ -359,7 +359,7 @@ def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows
     )
 
 
-def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _concatenate_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Concatenate record batches; without any, return an empty one of `schema`."""
     if batches and len(schema):
         return pa.concat_batches(batches)

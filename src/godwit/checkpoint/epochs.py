@@ -211,8 +211,8 @@ def take_back(
     """Make an earlier epoch the last one; the caller holds the lease.
 
     `asked`: see `resolve_epoch`; ``None``: only end what an earlier start has begun. A start that
-    asks for the same as the one before goes on after the epochs that have been committed since: it
-    is the same program, started again. `again`: take these back too.
+    asks for the same as the one before continues after the epochs that have been committed since:
+    it is the same program, restarted. `again`: take these back too.
 
     Returns ``None`` if nothing was asked for. Raises `CheckpointError` if the epoch cannot be
     read, or Spark's log cannot be put back.
@@ -230,7 +230,7 @@ def take_back(
     if last is not None and last.taken_back:
         log = CommitLog.open_read_only(storage)
         if log.latest_epoch == last.epoch:
-            _finish(log)
+            _finish_rollback(log)
         if asked is not None and not again and last.taken_back == _text_of(asked):
             return TakenBack(
                 asked=last.taken_back,
@@ -257,7 +257,7 @@ def take_back(
     after = replace(identity, history=uuid4().hex, origins=_origins_after(identity, epoch, asked))
     storage.write_atomic(IDENTITY, encode_record(after))
     taken = TakenBack(asked=_text_of(asked), epoch=epoch, last=log.latest_epoch)
-    _finish(CommitLog.open_read_only(storage))
+    _finish_rollback(CommitLog.open_read_only(storage))
     return taken
 
 
@@ -321,7 +321,7 @@ def _log_steps(log: CommitLog, epoch: int) -> tuple[RepairStep, ...]:
     return plan_log_repair(log.storage, records)
 
 
-def _finish(log: CommitLog) -> None:
+def _finish_rollback(log: CommitLog) -> None:
     """Set aside the files of epochs that were taken back, and put Spark's log back."""
     storage, latest = log.storage, log.latest_epoch
     steps = list(_log_steps(log, latest))

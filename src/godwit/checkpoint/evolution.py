@@ -507,7 +507,7 @@ def compare_flows(
         for name in sorted(carried.keys() - reused)
     }
     removed = tuple(name for name in retained if name in stored.operators)
-    problems += _exchanged_without_a_word(today, stored, renamed)
+    problems += _undeclared_name_exchanges(today, stored, renamed)
     problems += _left_behind(today, stored, added, removed, starts_empty)
     if problems:
         raise flow_mismatch(
@@ -791,10 +791,10 @@ class _Renamings:
                 return True
         is_cycle = chain[-1] in takers
         names = chain if is_cycle else [new]
-        moved, stayed = _nearer(
-            [_appearance(self.today.operators[name]) for name in names],
-            [_appearance(self.stored.operator(self.former[name])) for name in names],
-            [_appearance(self.stored.operators[name]) for name in names],
+        moved, stayed = _compare_likeness(
+            [_definition_without_name(self.today.operators[name]) for name in names],
+            [_definition_without_name(self.stored.operator(self.former[name])) for name in names],
+            [_definition_without_name(self.stored.operators[name]) for name in names],
         )
         if moved and stayed:  # all alike
             moved, stayed = False, self._readers_stayed(names)
@@ -803,7 +803,7 @@ class _Renamings:
         if moved != stayed or not (is_cycle or leaves):
             return moved
         if new == min(names):
-            problems.append(self._untold(names))
+            problems.append(self._undecided_problem(names))
         return False
 
     def _readers_stayed(self, names: Iterable[str]) -> bool:
@@ -815,7 +815,7 @@ class _Renamings:
         before = [self.stored.operators[name].readers for name in names]
         return readers == before and None not in before and len({*readers}) == len(readers)
 
-    def _untold(self, names: Sequence[str]) -> str:
+    def _undecided_problem(self, names: Sequence[str]) -> str:
         """Return the problem that a second renaming of these operators is undecided."""
         links = " and ".join(f"{name!r} was {self.former[name]!r}" for name in sorted(names))
         return (
@@ -826,7 +826,7 @@ class _Renamings:
         )
 
 
-def _nearer(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool, bool]:
+def _compare_likeness(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool, bool]:
     """Return two flags: operators look like moved ones, and like ones that stayed.
 
     All decide it; else a part that is like one side, where none is like the other.
@@ -839,29 +839,34 @@ def _nearer(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool
     return any(like[0]) and not any(like[1]), any(like[1]) and not any(like[0])
 
 
-def _appearance(operator: OperatorVersion | None) -> Any:
+def _definition_without_name(operator: OperatorVersion | None) -> Any:
     """Return an operator's function, input, keys and states as plain values, without its name."""
     if operator is None:
         return None
     return plain([operator.origin, operator.kind, operator.keys, operator.states])
 
 
-def _exchanged_without_a_word(
+def _undeclared_name_exchanges(
     today: FlowVersion, stored: FlowVersion, renamed: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a problem for two operators that look exchanged, without a declaration."""
     linked = {*renamed, *renamed.values()}
     names = [n for n in today.operators if n in stored.operators and n not in linked]
-    looks = {name: _appearance(today.operators[name]) for name in names}
-    looked = {name: _appearance(stored.operators[name]) for name in names}
+    todays_definition = {name: _definition_without_name(today.operators[name]) for name in names}
+    stored_definition = {name: _definition_without_name(stored.operators[name]) for name in names}
     changed = [
         n
         for n in names
-        if looks[n] != looked[n] and today.operators[n].origin and not _is_stateless(n, stored)
+        if todays_definition[n] != stored_definition[n]
+        and today.operators[n].origin
+        and not _is_stateless(n, stored)
     ]
     for n, name in enumerate(changed):
         for other in changed[n + 1 :]:
-            if looks[name] == looked[other] and looks[other] == looked[name]:
+            if (
+                todays_definition[name] == stored_definition[other]
+                and todays_definition[other] == stored_definition[name]
+            ):
                 yield (
                     f"operators {name!r} and {other!r} have exchanged their names (give both "
                     "formerly=, or their old names)"

@@ -98,7 +98,7 @@ def catch_up_copies(
     eligible = needed if keep_up is None else needed | keep_up
     key_groups = np.flatnonzero(eligible)
     local.refresh(key_groups, floor[key_groups])
-    changelog = _changelog(segments)
+    changelog = _sort_changelog(segments)
     absent = eligible & (local.versions < 0)
     if absent.any():  # here, or of another process of the executor, which may have loaded them
         changed = key_group_mask(snapshots, len(floor))
@@ -129,7 +129,7 @@ def catch_up_copies(
     if keep_up is not None:
         selected &= needed | _only_newest_missing(local.versions, changelog, snapshots)
     apply = partial(
-        _apply, local, layout=layout, storage=storage, homes=homes, gone=gone, read=read
+        _apply_newer, local, layout=layout, storage=storage, homes=homes, gone=gone, read=read
     )
     apply(snapshots, changelog, selected)
     missing = short & load
@@ -138,7 +138,7 @@ def catch_up_copies(
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
         apply(
             {g: chain.snapshot for g, chain in chains.items() if chain.snapshot is not None},
-            _changelog(distinct.values()),
+            _sort_changelog(distinct.values()),
             key_group_mask(chains, len(floor)),
         )
     parts.release(eligible)
@@ -152,7 +152,7 @@ def rows_of_segment(
     return layout.read(read_segment(storage, segment), segment.flow)
 
 
-def _changelog(segments: Iterable[SegmentRef]) -> _Changelog:
+def _sort_changelog(segments: Iterable[SegmentRef]) -> _Changelog:
     """Return segments in the order of their epochs, each with its key groups as an array."""
     ordered = sorted(segments, key=lambda segment: (segment.epoch, segment.lane))
     return [(segment, np.array(segment.key_groups, np.int64)) for segment in ordered]
@@ -174,7 +174,7 @@ def _only_newest_missing(
     return little
 
 
-def _apply(
+def _apply_newer(
     local: LocalState,
     snapshots: Mapping[int, SnapshotRef],
     changelog: _Changelog,
@@ -215,8 +215,8 @@ def _apply(
         takes = selected[key_groups] & (versions[key_groups] < segment.epoch)
         if not takes.any():
             continue
-        some = key_groups[takes]
-        if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[some].any():
+        taking = key_groups[takes]
+        if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[taking].any():
             local.apply(Changes.concat(parts), homes)
             parts, gathered[:] = [], False
         part = Changes(
@@ -226,7 +226,7 @@ def _apply(
             rows=rows_of_segment(storage, layout, segment) if read is None else read(segment),
         )
         parts.append(part.where(takes).without(gone))
-        gathered[some] = True
+        gathered[taking] = True
     if parts:
         local.apply(Changes.concat(parts), homes)
 

@@ -75,10 +75,12 @@ class JournalWriter:
 
     def __init__(self, storage: CheckpointStorage, run_id: str) -> None:
         self._storage, self._run_id = storage, run_id
-        self._numbers: list[int] | None = None  # of the segments that are there; None: not listed
+        self._segment_numbers: list[int] | None = (
+            None  # of the segments that are there; None: not listed
+        )
         self._segments: deque[_Segment] = deque([_Segment()])  # the last one grows
-        self._lost = 0
-        self._failing = False
+        self._num_lost = 0
+        self._is_failing = False
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append an entry: plain values under a kind, such as ``"event"`` or ``"progress"``."""
@@ -87,15 +89,15 @@ class JournalWriter:
                 {kind: hidden_values(values)}, default=str, ensure_ascii=True
             ).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            self._warn(f"an entry of kind {kind!r} is left out", error)
-            self._lost += 1
+            self._warn_not_written(f"an entry of kind {kind!r} is left out", error)
+            self._num_lost += 1
             return
         latest = self._segments[-1]
         if latest.entries and latest.size_bytes + len(entry) > _SEGMENT_BYTES:
             self.flush()
             self._segments.append(latest := _Segment())
             while len(self._segments) > _SEGMENTS_UNWRITTEN:
-                self._lost += len(self._segments.popleft().entries)
+                self._num_lost += len(self._segments.popleft().entries)
         latest.add(entry)
 
     def flush(self) -> None:
@@ -103,11 +105,13 @@ class JournalWriter:
         try:
             self._write_segments()
         except Exception as error:  # noqa: BLE001  history is not worth a query
-            if not self._failing:
-                self._failing = True
-                self._warn("it cannot be written now, and is tried again each second", error)
+            if not self._is_failing:
+                self._is_failing = True
+                self._warn_not_written(
+                    "it cannot be written now, and is tried again each second", error
+                )
             return
-        self._failing = False
+        self._is_failing = False
 
     def _write_segments(self) -> None:
         """Write the segments that have new entries, and forget those that are full."""
@@ -118,13 +122,13 @@ class JournalWriter:
             if len(self._segments) == 1:
                 break
             self._segments.popleft()
-        if self._lost:
-            self._segments[0].add(json.dumps({"journal": {"lost": self._lost}}).encode())
-            self._lost = 0
+        if self._num_lost:
+            self._segments[0].add(json.dumps({"journal": {"lost": self._num_lost}}).encode())
+            self._num_lost = 0
             self._write_segment(self._segments[0])
-        while self._numbers is not None and len(self._numbers) > _SEGMENTS_KEPT:
-            self._storage.delete(journal_path(self._numbers[0]))
-            self._numbers.pop(0)
+        while self._segment_numbers is not None and len(self._segment_numbers) > _SEGMENTS_KEPT:
+            self._storage.delete(journal_path(self._segment_numbers[0]))
+            self._segment_numbers.pop(0)
 
     def _write_segment(self, segment: _Segment) -> None:
         """Write one segment to its file; raise if that fails, and a later flush tries again.
@@ -132,11 +136,11 @@ class JournalWriter:
         After two failures under one number, the segment gets a number above all others: a file
         in the way of its file stays there.
         """
-        if self._numbers is None:
-            self._numbers = sorted(_segment_sizes(self._storage))
+        if self._segment_numbers is None:
+            self._segment_numbers = sorted(_segment_sizes(self._storage))
         if segment.number is None or segment.failures > 1:  # an obstructing file may stay
             highest = -1 if segment.number is None else segment.number
-            segment.number = max([highest, *self._numbers]) + 1
+            segment.number = max([highest, *self._segment_numbers]) + 1
             segment.failures = 0
         record = JournalSegment(
             number=segment.number, run_id=self._run_id, entries=tuple(segment.entries)
@@ -144,10 +148,10 @@ class JournalWriter:
         segment.failures += 1
         self._storage.write_atomic(journal_path(segment.number), encode_record(record))
         segment.failures, segment.dirty = 0, False
-        if segment.number not in self._numbers:
-            self._numbers.append(segment.number)
+        if segment.number not in self._segment_numbers:
+            self._segment_numbers.append(segment.number)
 
-    def _warn(self, step: str, error: Exception) -> None:
+    def _warn_not_written(self, step: str, error: Exception) -> None:
         """Log a warning that the journal could not be written; `step`: the step that failed."""
         with suppress(Exception):  # a log handler of the user's
             _logger.warning("The journal of %s: %s: %s", self._storage.uri, step, error)
@@ -163,9 +167,9 @@ class JournalReader:
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
-        self._full: dict[int, list[dict[str, Any]]] = {}
+        self._complete_segments: dict[int, list[dict[str, Any]]] = {}
         # where `new_entries` goes on: segment, its size and run, and number of entries given of it
-        self._at: tuple[int, int, str, int] = (-1, -1, "", 0)
+        self._reading_place: tuple[int, int, str, int] = (-1, -1, "", 0)
 
     def tail(self, count: int) -> list[dict[str, Any]]:
         """Return the last `count` entries, oldest first; damaged segments are skipped."""
@@ -176,13 +180,13 @@ class JournalReader:
         for number in reversed(latest):
             if len(tail) >= count:
                 break
-            entries = self._full.get(number)
+            entries = self._complete_segments.get(number)
             if entries is None:
-                entries = _parse_entries(self._segment(number, sizes[number]))
+                entries = _parse_entries(self._find_segment(number, sizes[number]))
             if number != latest[-1]:
                 full[number] = entries
             tail = entries + tail
-        self._full = full
+        self._complete_segments = full
         return tail[-count:] if count > 0 else []
 
     def new_entries(self) -> Iterator[list[dict[str, Any]]]:
@@ -195,31 +199,31 @@ class JournalReader:
         latest = sorted(sizes)[-_SEGMENTS_KEPT:]
         while latest[1:] and sum(sizes[number] for number in latest) > _MOST_BYTES:
             latest.pop(0)
-        if latest and latest[-1] < self._at[0]:
-            self._at = (-1, -1, "", 0)
+        if latest and latest[-1] < self._reading_place[0]:
+            self._reading_place = (-1, -1, "", 0)
         for number in latest:
-            last, size, run, given = self._at
+            last, size, run, num_returned = self._reading_place
             if number < last or (number == last and sizes[number] == size):
                 continue
-            segment = self._segment(number, sizes[number])
+            segment = self._find_segment(number, sizes[number])
             if segment is None:
                 continue
             entries = _parse_entries(segment)
-            if number != last or segment.run_id != run or len(entries) < given:
-                given = 0
-            self._at = (number, sizes[number], segment.run_id, len(entries))
-            yield entries[max(given, len(entries) - _MOST_ENTRIES) :]
+            if number != last or segment.run_id != run or len(entries) < num_returned:
+                num_returned = 0
+            self._reading_place = (number, sizes[number], segment.run_id, len(entries))
+            yield entries[max(num_returned, len(entries) - _MOST_ENTRIES) :]
 
     def entries_of_run(self, run: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of one run, oldest first; damaged segments are skipped."""
         sizes = _segment_sizes(self._storage)
         for number in sorted(sizes)[-_SEGMENTS_KEPT:]:
-            segment = self._segment(number, sizes[number])
+            segment = self._find_segment(number, sizes[number])
             # A journal's runs are named after their query, too.
             if segment is not None and segment.run_id.rpartition("-")[2] == run:
                 yield from _parse_entries(segment)
 
-    def _segment(self, number: int, size_bytes: int) -> JournalSegment | None:
+    def _find_segment(self, number: int, size_bytes: int) -> JournalSegment | None:
         """Return segment `number` of the journal; ``None`` if it is deleted or none of ours."""
         if size_bytes > _LARGEST_BYTES:
             return None

@@ -104,7 +104,7 @@ class _LogPlan:
             if number > self.last
         ]
         listed = self._uncommitted_entries()
-        torn = [path for path in (*planned, *listed) if self._lacks(path)]
+        torn = [path for path in (*planned, *listed) if self._is_damaged_or_lacks_sources(path)]
         # Spark notes the end of a micro-batch after its record was written: one without a record
         # was taken back, and Spark would continue after it.
         ended = any(number > self.last for number in self._entries_of("commits"))
@@ -116,7 +116,7 @@ class _LogPlan:
             self._plan_set_aside(done, problem)
         return tuple(self.steps)
 
-    def _lacks(self, path: str) -> bool:
+    def _is_damaged_or_lacks_sources(self, path: str) -> bool:
         """Return whether a log entry is damaged, or lacks sources' log entries that it needs."""
         current = self._read(path)
         if current is None or not path.startswith(f"{SPARK}/offsets/"):

@@ -102,11 +102,11 @@ class ObjectStore:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._probed = False
+        self._is_probed = False
         self.requests = RequestCounts()  # outside of any `counting_requests`
 
-    def _count(self, kind: RequestKind, count: int = 1) -> None:
-        """Count requests where they belong."""
+    def _count_requests(self, kind: RequestKind, count: int = 1) -> None:
+        """Add requests to the counts of the present context, or else to those of the store."""
         (_COUNTS.get() or self.requests).add(kind, count)
 
     def create(self, path: str, data: bytes) -> None:
@@ -116,9 +116,9 @@ class ObjectStore:
         stores that speak S3 accept the condition and ignore it. Raises
         `StoreIgnoresConditionError` then.
         """
-        if not self._probed:
-            self._probe()
-            self._probed = True
+        if not self._is_probed:
+            self._check_conditional_puts()
+            self._is_probed = True
         if not self._try_create(path, data):
             raise FileExistsError(path)
 
@@ -128,7 +128,7 @@ class ObjectStore:
             raise FileExistsError(path)
         self.put(path, data)
 
-    def _probe(self) -> None:
+    def _check_conditional_puts(self) -> None:
         """Raise if the store ignores conditional puts: two writers can create one object."""
         path = f"claims/probe-{uuid4().hex}"
         first, second = self._try_create(path, b"1"), self._try_create(path, b"2")
@@ -141,7 +141,7 @@ class ObjectStore:
         errors = import_module("obstore.exceptions")
         refused: Exception | None = None
         for _ in range(_CREATIONS):
-            self._count("put")
+            self._count_requests("put")
             with _store_errors():
                 try:
                     self._store.put(path, data, mode="create")
@@ -151,7 +151,7 @@ class ObjectStore:
                     return True
                 # The store may have carried out a request whose answer was lost; our
                 # content is unique.
-                self._count("get")
+                self._count_requests("get")
                 with suppress(FileNotFoundError):  # a conflict with another request
                     return bytes(self._store.get(path).bytes()) == data
         msg = f"the store refused {_CREATIONS} times to create a file that does not exist"
@@ -178,7 +178,7 @@ class ObjectStore:
             writer = import_module("obstore").open_writer(
                 self._store, path, buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE
             )
-        return ObjectWriter(writer, self._count, is_complete)
+        return ObjectWriter(writer, self._count_requests, is_complete)
 
     def get(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         """Read `length` bytes of an object from `offset` on, or up to its end.
@@ -186,7 +186,7 @@ class ObjectStore:
         Fewer if the object has fewer.
         """
         errors = import_module("obstore.exceptions")
-        self._count("get")
+        self._count_requests("get")
         with _store_errors():
             try:
                 if length:
@@ -201,11 +201,11 @@ class ObjectStore:
                 if size is None or offset < size:
                     raise
                 return pa.py_buffer(b"")
-        return _aligned(data if length is None else memoryview(data)[:length])
+        return _aligned_buffer(data if length is None else memoryview(data)[:length])
 
     def size(self, path: str) -> int | None:
         """Return the size of an object in bytes; ``None`` if there is none."""
-        self._count("head")
+        self._count_requests("head")
         try:
             with _store_errors():
                 return int(self._store.head(path)["size"])
@@ -216,25 +216,25 @@ class ObjectStore:
         """Return path → size in bytes of the objects directly in a directory."""
         prefix = f"{directory}/" if directory else ""
         try:
-            page = self._listed(directory)
+            page = self._list_objects(directory)
         except OSError:
             # The client repeats no request whose answer was cut.
-            self._count("list")
-            page = self._listed(directory)
+            self._count_requests("list")
+            page = self._list_objects(directory)
         entries = len(page["objects"]) + len(page["common_prefixes"])
-        self._count("list", max(1, -(-entries // _PAGE)))
+        self._count_requests("list", max(1, -(-entries // _PAGE)))
         sizes = {str(entry["path"]): int(entry["size"]) for entry in page["objects"]}
         # An object named as a directory is a mark of a file system that it exists.
         return {path: n for path, n in sizes.items() if path.startswith(prefix) and path != prefix}
 
-    def _listed(self, directory: str) -> Any:
+    def _list_objects(self, directory: str) -> Any:
         """Return the client's answer to a listing."""
         with _store_errors():
             return self._store.list_with_delimiter(directory or None)
 
     def delete(self, path: str) -> None:
         """Delete an object; raise `FileNotFoundError` if the store says that there is none."""
-        self._count("delete")
+        self._count_requests("delete")
         with _store_errors():
             self._store.delete(path)
 
@@ -252,7 +252,7 @@ class ObjectWriter:
         count: Callable[[RequestKind, int], None],
         is_complete: Callable[[int], bool],
     ) -> None:
-        self._writer, self._count, self._is_complete = writer, count, is_complete
+        self._writer, self._count_requests, self._is_complete = writer, count, is_complete
         self._size_bytes = 0
 
     def __enter__(self) -> Self:
@@ -272,7 +272,7 @@ class ObjectWriter:
     def close(self) -> None:
         """Complete the object."""
         whole = self._size_bytes < PART_BYTES
-        self._count("put", 1 if whole else 2 + -(-self._size_bytes // PART_BYTES))
+        self._count_requests("put", 1 if whole else 2 + -(-self._size_bytes // PART_BYTES))
         try:
             with _store_errors():
                 self._writer.close()
@@ -294,7 +294,7 @@ def _store_errors() -> Iterator[None]:
         raise OSError(str(error).partition("\n")[0]) from error
 
 
-def _aligned(data: Any) -> pa.Buffer:
+def _aligned_buffer(data: Any) -> pa.Buffer:
     """Return bytes as a buffer in memory of Arrow's, which is aligned as Arrow's readers expect."""
     received = np.frombuffer(data, np.uint8)
     buffer = pa.allocate_buffer(len(received))
@@ -310,11 +310,11 @@ def open_object_store(uri: str) -> ObjectStore | None:
     text = re.sub(r"^gcs://", "gs://", re.sub(r"^s3[an]://", "s3://", uri))
     if urlsplit(text).scheme not in _SCHEMES or find_spec("obstore") is None:
         return None
-    return ObjectStore(_client(text, os.getpid()))
+    return ObjectStore(_shared_client(text, os.getpid()))
 
 
 @cache
-def _client(uri: str, _process: int) -> Any:
+def _shared_client(uri: str, _process: int) -> Any:
     """Return the client for a location: one in a process, since it has connections and threads."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2] if parts.scheme == "s3" else parts.netloc

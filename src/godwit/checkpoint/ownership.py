@@ -381,7 +381,7 @@ class HeartbeatLease:
         self.owner = owner
         self._storage, self._number = storage, number
         self._beat = 0
-        self._overtaken = False
+        self._is_overtaken = False
         self._released = threading.Event()
         storage.create_exclusive(lease_path(number), self._encode_beat())
         self._thread = threading.Thread(
@@ -391,7 +391,7 @@ class HeartbeatLease:
 
     def check_held(self) -> None:
         """Raise `CheckpointInUseError` if the lease was taken from this query."""
-        if self._overtaken:
+        if self._is_overtaken:
             raise _lease_taken(self._storage, self.owner)
 
     def release(self) -> None:
@@ -413,7 +413,7 @@ class HeartbeatLease:
         """Mark this lease as lost if a later lease has replaced it."""
         with suppress(GodwitError, OSError):  # as of `_write_beat`
             numbers = numbers_in(self._storage, LEASES)
-            self._overtaken = max(numbers, default=-1) > self._number
+            self._is_overtaken = max(numbers, default=-1) > self._number
 
     def _write_beat(self) -> None:
         """Write the heartbeat to the lease's file; a failure is logged and tried again later."""

@@ -97,7 +97,7 @@ class PartialCopies:
         # of the index: under a bound it is in mapped files, whose memory the kernel can take back
         self._directory = local.path if bound_bytes else None
         self._local, self._layout, self._storage = local, layout, storage
-        self._recover, self._homes, self._gone = recover, homes, gone
+        self._recover, self._homes, self._are_keys_gone = recover, homes, gone
         self.began = False
         self.num_fetched = 0
 
@@ -140,7 +140,7 @@ class PartialCopies:
         ):
             return
         self.began = True
-        known = self._known()
+        known = self._chains_read_from()
         if (prepared := PreparedIndex.load(self._local.path)) is not None:
             chains.adopt(prepared)
             known.blocks.verified = VerifiedBlocks(self._storage, prepared)
@@ -150,7 +150,7 @@ class PartialCopies:
         hashes = distinct(touched.hashes[(chains.versions >= 0)[of_hashes]])
         if not self._bound_bytes:
             self._homes = self._local.spare_homes(self._homes)
-        self._fetch(present, known, hashes)
+        self._fetch_entries_of_keys(present, known, hashes)
         known.blocks.verified = None  # of most blocks, which are mapped now
         self._check_reached(present, known)
         known.remember_fetched(present, self._local.serials, hashes)
@@ -158,13 +158,13 @@ class PartialCopies:
     def begin_loaded(self, key_groups: Mask, touched: Touched) -> None:
         """Do as `begin` does, with chains from the checkpoint."""
         if key_groups.any() and self._storage.maps:
-            self.begin(key_groups, touched, *self._recovered(key_groups))
+            self.begin(key_groups, touched, *self._checkpointed_chains(key_groups))
 
     def fetch(self, key_groups: Mask, touched: Touched) -> None:
         """Fetch the touched entries of partial copies that they lack."""
         if not key_groups.any():
             return
-        known, serials = self._known(), self._local.serials
+        known, serials = self._chains_read_from(), self._local.serials
         known.forget_fetched(np.flatnonzero(key_groups), serials)
         of_hashes = key_groups_of(touched.hashes, len(key_groups))
         hashes = distinct(touched.hashes[key_groups[of_hashes]])
@@ -173,10 +173,10 @@ class PartialCopies:
             key_group_mask(key_groups_of(hashes, len(key_groups)), len(key_groups))
         )
         before = serials.copy()
-        self._reading(some, partial(self._fetch, hashes=hashes))
+        self._read_with_chains(some, partial(self._fetch_entries_of_keys, hashes=hashes))
         changed = np.flatnonzero(key_groups & (serials != before))
         if changed.size:
-            raise self._changed(int(changed[0]))
+            raise self._changed_elsewhere_error(int(changed[0]))
         known.remember_fetched(some, serials, hashes)
 
     def release(self, used: Mask) -> None:
@@ -194,10 +194,10 @@ class PartialCopies:
 
     def complete(self, key_groups: Mask) -> None:
         """Fetch all entries that partial copies lack."""
-        self._reading(np.flatnonzero(key_groups), self._complete)
+        self._read_with_chains(np.flatnonzero(key_groups), self._fetch_all_entries)
 
     def complete_some(self, key_groups: Mask, until_s: float, used_bytes: int = 0) -> int:
-        """Complete one partial copy, and more until a time; return the bytes that are missing then.
+        """Complete a partial copy, and more until the time is up; return the bytes still missing.
 
         None is completed in the epoch that begins with partial copies, or if there is a bound that
         all of them would exceed; then 0 is returned. `until_s`: as `time.perf_counter` has it.
@@ -222,13 +222,13 @@ class PartialCopies:
                 if done and count < 1:
                     break
                 # Not more than twice as many as before: the pace may be of a small one.
-                some = key_groups[done : done + max(1, min(count, 2 * done))]
-                self._complete(some, known)
-                known.pace_s = (time.perf_counter() - began_s) / len(some)
-                done += len(some)
+                next_key_groups = key_groups[done : done + max(1, min(count, 2 * done))]
+                self._fetch_all_entries(next_key_groups, known)
+                known.pace_s = (time.perf_counter() - began_s) / len(next_key_groups)
+                done += len(next_key_groups)
             missing = int(known.values(key_groups[done:], "size_bytes").sum())
 
-        self._reading(np.flatnonzero(key_groups & (self._local.bases >= 0)), complete)
+        self._read_with_chains(np.flatnonzero(key_groups & (self._local.bases >= 0)), complete)
         self.release(key_groups)
         return missing
 
@@ -243,16 +243,18 @@ class PartialCopies:
             """Read the entries of some key groups."""
             contents.clear()
             for chains, own in known.by_chains(key_groups):
-                contents.append(self._read(chains, None, known.blocks, own)[0])
+                contents.append(self._read_entries(chains, None, known.blocks, own)[0])
 
-        sizes = self._known().values(key_groups, "size_bytes")
+        sizes = self._chains_read_from().values(key_groups, "size_bytes")
         parts = np.cumsum(np.maximum(sizes, 0)) // _READ_BYTES
         edges = np.flatnonzero(np.diff(parts)) + 1
-        for some, reach in zip(np.split(key_groups, edges), np.split(versions, edges), strict=True):
-            self._reading(some, read, np.maximum(reach, 0))
+        for of_same_version, reach in zip(
+            np.split(key_groups, edges), np.split(versions, edges), strict=True
+        ):
+            self._read_with_chains(of_same_version, read, np.maximum(reach, 0))
             yield from contents
 
-    def _reading(
+    def _read_with_chains(
         self,
         key_groups: Integers,
         read: Callable[[Integers, _Known], None],
@@ -261,7 +263,7 @@ class PartialCopies:
         """Call `read` for key groups, with chains that reach versions; by default their bases."""
         if not key_groups.size:
             return
-        known = self._known()
+        known = self._chains_read_from()
         reach = self._local.bases[key_groups] if reach is None else reach
         short = known.values(key_groups, "versions") < reach
         if short.any():
@@ -282,9 +284,9 @@ class PartialCopies:
         """Raise if the base of a partial copy has passed its chain since the chain was read."""
         late = key_groups[known.values(key_groups, "versions") < self._local.bases[key_groups]]
         if late.size:
-            raise self._changed(int(late[0]))
+            raise self._changed_elsewhere_error(int(late[0]))
 
-    def _changed(self, key_group: int) -> EpochFailedError:
+    def _changed_elsewhere_error(self, key_group: int) -> EpochFailedError:
         """Return the error that another process has changed a key group."""
         return EpochFailedError(
             f"Key group {key_group} of {self._layout.name!r} has changed in the local store while "
@@ -292,7 +294,7 @@ class PartialCopies:
             remedy="The next attempt reads them again.",
         )
 
-    def _known(self) -> _Known:
+    def _chains_read_from(self) -> _Known:
         """Return the state's chains that this process has read from."""
         known = _known.get(self._local)
         if known is None:
@@ -309,7 +311,7 @@ class PartialCopies:
         `reach`: versions; chains that newer segments lead there are extended, and not replaced.
         """
         mask = key_group_mask(key_groups, self._local.num_key_groups)
-        segments, snapshots = self._recovered(mask)
+        segments, snapshots = self._checkpointed_chains(mask)
         if reach is not None:
             self.follow(mask, segments, snapshots, np.full(len(mask), -1))
             known.extend()
@@ -317,30 +319,34 @@ class PartialCopies:
         if mask.any():
             known.add(StoredChains(segments, snapshots, mask, self._directory), mask)
 
-    def _recovered(self, key_groups: Mask) -> tuple[list[SegmentRef], dict[int, SnapshotRef]]:
+    def _checkpointed_chains(
+        self, key_groups: Mask
+    ) -> tuple[list[SegmentRef], dict[int, SnapshotRef]]:
         """Return the segments and snapshots of key groups in the checkpoint."""
         chains = self._recover(np.flatnonzero(key_groups).tolist())
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
         snapshots = {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
         return list(distinct.values()), snapshots
 
-    def _fetch(self, key_groups: Integers, known: _Known, hashes: Integers) -> None:
+    def _fetch_entries_of_keys(self, key_groups: Integers, known: _Known, hashes: Integers) -> None:
         """Fetch the entries of some keys of key groups from chains."""
         self.num_fetched += len(hashes)
-        for chains, some in known.by_chains(key_groups):
-            read = partial(self._read, chains, hashes, known.blocks)
-            self._local.fill(some, chains.versions[some], read, self._homes)
+        for chains, of_chains in known.by_chains(key_groups):
+            read = partial(self._read_entries, chains, hashes, known.blocks)
+            self._local.fill(of_chains, chains.versions[of_chains], read, self._homes)
 
-    def _complete(self, key_groups: Integers, known: _Known) -> None:
+    def _fetch_all_entries(self, key_groups: Integers, known: _Known) -> None:
         """Fetch all entries of key groups from chains, a part of them at a time."""
         for chains, own in known.by_chains(key_groups):
             parts = np.cumsum(chains.size_bytes[own]) // _READ_BYTES
-            for some in np.split(own, np.flatnonzero(np.diff(parts)) + 1):
-                read = partial(self._read, chains, None, known.blocks)
-                self._local.fill(some, chains.versions[some], read, self._homes, complete=True)
+            for at_once in np.split(own, np.flatnonzero(np.diff(parts)) + 1):
+                read = partial(self._read_entries, chains, None, known.blocks)
+                self._local.fill(
+                    at_once, chains.versions[at_once], read, self._homes, complete=True
+                )
             chains.release(self._local.bases < 0)
 
-    def _read(
+    def _read_entries(
         self,
         chains: StoredChains,
         hashes: Integers | None,
@@ -352,7 +358,7 @@ class PartialCopies:
         Also return the number of all keys that later calls may read.
         """
         entries = chains.read(key_groups, hashes, self._layout, blocks)
-        return entries.without(self._gone), 0 if self._bound_bytes else chains.num_keys
+        return entries.without(self._are_keys_gone), 0 if self._bound_bytes else chains.num_keys
 
 
 def prepare(
@@ -378,18 +384,19 @@ class _Known:
     """Chains of one state that this process has read from, and their blocks.
 
     `fetched`: hashes of the keys that were fetched while key groups have the serial numbers
-    `_serials`. `_newer`: segments after the chains, which lead key groups to the epochs `_reach`.
+    `_table_serials`. `_newer_segments`: segments after the chains, which lead key groups to the
+    epochs `_reached_epoch`.
     """
 
     def __init__(self, storage: CheckpointStorage, num_key_groups: int, cache_bytes: int) -> None:
         self.blocks = BatchCache(storage, max_bytes=cache_bytes, counts_mapped=False)
         self.pace_s = math.inf  # seconds that completing a key group took last
         self.fetched = HashSet()
-        self._serials = np.full(num_key_groups, -1, np.int64)
+        self._table_serials = np.full(num_key_groups, -1, np.int64)
         self._chains: list[StoredChains] = []
         self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
-        self._newer: list[SegmentRef] = []
-        self._reach = np.full(num_key_groups, -1, np.int64)
+        self._newer_segments: list[SegmentRef] = []
+        self._reached_epoch = np.full(num_key_groups, -1, np.int64)
 
     @property
     def num_blocks(self) -> int:
@@ -399,7 +406,7 @@ class _Known:
     def add(self, chains: StoredChains, key_groups: Mask) -> None:
         """Remember the chains of key groups, instead of older ones."""
         self.extend()
-        self._reach[key_groups] = chains.versions[key_groups]
+        self._reached_epoch[key_groups] = chains.versions[key_groups]
         self._chain_of[key_groups] = len(self._chains)
         self._chains.append(chains)
         self._drop_unused()
@@ -416,24 +423,24 @@ class _Known:
 
     def follow(self, key_groups: Mask, segments: Iterable[SegmentRef], after: Integers) -> None:
         """Remember newer segments, which are all after some versions of key groups."""
-        follows = key_groups & (self._chain_of >= 0) & (self._reach >= after)
+        follows = key_groups & (self._chain_of >= 0) & (self._reached_epoch >= after)
         newest = -1
         for segment in segments:
             own = np.array(segment.key_groups, np.int64)
-            if (follows[own] & (self._reach[own] < segment.epoch)).any():
-                self._newer.append(segment)
+            if (follows[own] & (self._reached_epoch[own] < segment.epoch)).any():
+                self._newer_segments.append(segment)
                 newest = max(newest, segment.epoch)
-        self._reach[follows] = np.maximum(self._reach[follows], newest)
-        if len(self._newer) > _MAX_NEWER:
+        self._reached_epoch[follows] = np.maximum(self._reached_epoch[follows], newest)
+        if len(self._newer_segments) > _MAX_NEWER:
             self.extend()
             self.forget_grown()
 
     def extend(self) -> None:
         """Add the newer segments to the chains."""
         for number, chains in enumerate(self._chains):
-            reach = np.where(self._chain_of == number, self._reach, -1)
-            chains.extend(self._newer, reach)
-        self._newer.clear()
+            reach = np.where(self._chain_of == number, self._reached_epoch, -1)
+            chains.extend(self._newer_segments, reach)
+        self._newer_segments.clear()
 
     def forget_grown(self) -> None:
         """Forget chains that have grown much, since snapshots have replaced many of their blocks.
@@ -447,14 +454,14 @@ class _Known:
 
     def forget_fetched(self, key_groups: Integers, serials: Integers) -> None:
         """Forget the fetched keys of key groups that have other serial numbers than before."""
-        others = key_groups[self._serials[key_groups] != serials[key_groups]]
-        before = self._serials >= 0
+        others = key_groups[self._table_serials[key_groups] != serials[key_groups]]
+        before = self._table_serials >= 0
         if before[others].any():
             hashes, self.fetched = self.fetched.values(), HashSet()
             before[others] = False
             if before.any():
                 self.fetched.add(hashes[before[key_groups_of(hashes, len(serials))]])
-        self._serials[others] = serials[others]
+        self._table_serials[others] = serials[others]
 
     def remember_fetched(self, key_groups: Integers, serials: Integers, hashes: Integers) -> None:
         """Remember that keys of key groups were fetched."""
@@ -464,15 +471,15 @@ class _Known:
     def by_chains(self, key_groups: Integers) -> Iterator[tuple[StoredChains, Integers]]:
         """Yield chains, each with its key groups among these."""
         for i, chains in enumerate(self._chains):
-            some = key_groups[self._chain_of[key_groups] == i]
-            if some.size:
-                yield chains, some
+            of_chains = key_groups[self._chain_of[key_groups] == i]
+            if of_chains.size:
+                yield chains, of_chains
 
     def values(self, key_groups: Integers, name: str) -> npt.NDArray[Any]:
         """Return an array of the chains (`name`) at key groups, -1 for unknown ones."""
         values = np.full(len(self._chain_of), -1.0)
-        for chains, some in self.by_chains(key_groups):
-            values[some] = getattr(chains, name)[some]
+        for chains, of_chains in self.by_chains(key_groups):
+            values[of_chains] = getattr(chains, name)[of_chains]
         return values[key_groups]
 
 

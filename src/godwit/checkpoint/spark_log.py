@@ -168,10 +168,12 @@ def lacking_files(
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
     """Return true if Spark compacts a source's log at `entry`; `merged`: its compacted entries."""
     latest = max(merged, default=None)
-    return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
+    return (entry + 1) % (
+        interval if latest is None else _compaction_interval(latest, interval)
+    ) == 0
 
 
-def _interval(last_compacted: int, interval: int) -> int:
+def _compaction_interval(last_compacted: int, interval: int) -> int:
     """Return the compaction interval that Spark uses: `interval`, fitted to `last_compacted`."""
     if last_compacted + 1 <= interval:
         return last_compacted + 1
@@ -218,7 +220,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
     `committed`: the checkpoint has an epoch, so its offsets must be kept.
     """
     stored = load_layout(storage)
-    problems = [] if stored is None else list(_differences(stored, layout))
+    problems = [] if stored is None else list(_changed_sources(stored, layout))
     if not committed and (stored is None or problems):
         # Offsets of a start that committed nothing, for sources that this flow may not have.
         forget_sparks_progress(storage)
@@ -308,12 +310,12 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
     return tuple(n for n in range(len(runs)) for _ in range(starts[n], starts[n + 1]))
 
 
-def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
+def _changed_sources(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
     """Yield, as text, the sources that no longer read the data of their stored offsets."""
     names = _source_names(today)
     if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
-        stored = _renamed(stored, name)
+        stored = _with_single_source_named(stored, name)
     before = {(r.source, r.index): (n, r) for n, rs in enumerate(stored.readings) for r in rs}
     now = {(r.source, r.index): (n, r) for n, rs in enumerate(today.readings) for r in rs}
     for name in sorted({source for source, _ in before | now}):
@@ -343,7 +345,7 @@ def _source_names(layout: OffsetLayout) -> set[str]:
     return {reading.source for readings in layout.readings for reading in readings}
 
 
-def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
+def _with_single_source_named(layout: OffsetLayout, name: str) -> OffsetLayout:
     """Return a layout of a single source with that source renamed to `name`."""
     readings = tuple(
         tuple(msgspec.structs.replace(reading, source=name) for reading in shared)

@@ -97,20 +97,20 @@ class DivertedRows:
         """Store rows that a sink rejected, replacing those of an earlier attempt."""
         (batch,) = pa.concat_tables(rows).combine_chunks().to_batches()
         record = RefusedRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
-        path = _path(sink, epoch)
+        path = _path_of_rejected_rows(sink, epoch)
         self._storage.write_atomic(path, encode_record(record))
         self._paths.add(path)
 
     def read(self, sink: str, epoch: int) -> tuple[pa.RecordBatch, ...]:
         """Return the rows of an epoch that a sink rejected."""
-        path = _path(sink, epoch)
+        path = _path_of_rejected_rows(sink, epoch)
         if path not in self._paths:
             return ()
         return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
     def delete(self, sink: str, epoch: int) -> None:
         """Delete the stored rows that a sink rejected in an epoch, before another attempt."""
-        self._delete_files({_path(sink, epoch)})
+        self._delete_files({_path_of_rejected_rows(sink, epoch)})
 
     def delete_before(self, epoch: int) -> None:
         """Delete the stored rows of epochs before `epoch`, which are not delivered again."""
@@ -123,7 +123,7 @@ class DivertedRows:
         self._paths -= paths
 
 
-def _path(sink: str, epoch: int) -> str:
+def _path_of_rejected_rows(sink: str, epoch: int) -> str:
     """Return the path, in the checkpoint, of the rows of an epoch that a sink rejected."""
     # Names of sinks may have characters that names of files cannot have.
     return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

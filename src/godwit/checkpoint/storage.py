@@ -434,7 +434,7 @@ class LocalStorage(CheckpointStorage):
         target = self._root / path
         with (
             translate_errors(self.uri, path, "writing"),
-            self._temporary(target, data) as temporary,
+            self._durable_temporary_file(target, data) as temporary,
         ):
             try:
                 self.disk.link(temporary, target)
@@ -476,7 +476,7 @@ class LocalStorage(CheckpointStorage):
         target = self._root / path
         with (
             translate_errors(self.uri, path, "writing"),
-            self._temporary(target, data) as temporary,
+            self._durable_temporary_file(target, data) as temporary,
         ):
             self.disk.replace(temporary, target)
 
@@ -562,7 +562,7 @@ class LocalStorage(CheckpointStorage):
         return StorageLock(descriptor, full)
 
     @contextmanager
-    def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
+    def _durable_temporary_file(self, target: Path, data: bytes) -> Iterator[Path]:
         """Context with a durable temporary file.
 
         At its end the file is deleted, and names are durable.

@@ -24,7 +24,7 @@ from godwit.checkpoint.blocks import check_num_rows
 from godwit.checkpoint.entries import latest_entries
 from godwit.checkpoint.prepared_index import IndexedBlock, IndexedPart, PreparedIndex
 from godwit.checkpoint.records import SegmentRef, SnapshotRef
-from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, num_keys_of
+from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, estimate_num_keys
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
 from godwit.store.image import blank_image
@@ -116,11 +116,13 @@ class StoredChains:
         for g, snapshot in sorted(snapshots.items()):
             if key_groups[g]:
                 self.versions[g] = snapshot.version
-                self._add(snapshot, np.array([g]), np.array([snapshot.rows]), np.ones(1, np.bool_))
+                self._add_block(
+                    snapshot, np.array([g]), np.array([snapshot.rows]), np.ones(1, np.bool_)
+                )
         self.extend(segments, np.full(len(key_groups), np.iinfo(np.int64).max))
         self._part_of = np.cumsum(self._num_rows) // _PART_ROWS  # number of each key group's part
         self._parts: dict[int, _Part] = {}
-        self._before = int(self._num_rows.sum()), len(self._blocks)
+        self._counts_before = int(self._num_rows.sum()), len(self._blocks)
 
     def extend(self, segments: Iterable[SegmentRef], reach: Integers) -> None:
         """Add the segments of later epochs than those of the chains, in any order.
@@ -133,9 +135,11 @@ class StoredChains:
             use &= reach[own] >= segment.epoch
             if use.any():
                 self.versions[own[use]] = segment.epoch
-                self._add(segment, own, np.array(segment.row_ends, np.int64), use)
+                self._add_block(segment, own, np.array(segment.row_ends, np.int64), use)
 
-    def _add(self, ref: SegmentRef | SnapshotRef, own: Integers, ends: Integers, use: Mask) -> None:
+    def _add_block(
+        self, ref: SegmentRef | SnapshotRef, own: Integers, ends: Integers, use: Mask
+    ) -> None:
         """Add a block with rows of the key groups `own`, of which those of `use` count."""
         block = _Block.of(ref, own, ends, use)
         rows = block.end - block.first
@@ -161,7 +165,7 @@ class StoredChains:
     @property
     def has_doubled(self) -> bool:
         """True if more rows, or more blocks, were added than there were at first."""
-        rows, blocks = self._before
+        rows, blocks = self._counts_before
         return int(self._num_rows.sum()) > 2 * max(rows, _MIN_ROWS) or (
             self.num_blocks > 2 * max(blocks, _MIN_BLOCKS)
         )
@@ -183,7 +187,7 @@ class StoredChains:
         else:
             own = key_group_mask(key_groups, num_key_groups)
             hashes = hashes[own[key_groups_of(hashes, num_key_groups)]]
-            owners, places = self._touched(key_groups, hashes, cache)
+            owners, places = self._find_rows(key_groups, hashes, cache)
         entries = self._read_rows(owners, places, layout, cache)
         if hashes is not None and len(entries.hashes):
             nearest = np.minimum(np.searchsorted(hashes, entries.hashes), len(hashes) - 1)
@@ -209,7 +213,7 @@ class StoredChains:
                 places.append(rows)
         return np.concatenate(owners), np.concatenate(places)
 
-    def _touched(
+    def _find_rows(
         self, key_groups: Integers, hashes: Integers, cache: BatchCache
     ) -> tuple[Integers, Integers]:
         """Return numbers of blocks, and positions there, of the rows of keys, older ones first."""
@@ -219,9 +223,9 @@ class StoredChains:
         stored = key_groups[self._num_rows[key_groups] > 0]
         for number in np.unique(self._part_of[stored]).tolist():
             own = key_group_mask(stored[self._part_of[stored] == number], num_key_groups)
-            some = hashes[own[of_hashes]]
-            for run in self._part(number, cache).runs if some.size else ():
-                of_run, positions = run.find(some)
+            wanted_hashes = hashes[own[of_hashes]]
+            for run in self._index_part(number, cache).runs if wanted_hashes.size else ():
+                of_run, positions = run.find(wanted_hashes)
                 present = of_run >= 0  # an adopted run may have blocks of other key groups
                 owners.append(of_run[present])
                 places.append(positions[present])
@@ -231,7 +235,7 @@ class StoredChains:
             owner, place = owner[order], place[order]
         return owner, place
 
-    def _part(self, number: int, cache: BatchCache) -> _Part:
+    def _index_part(self, number: int, cache: BatchCache) -> _Part:
         """Return a part of the index, made or extended so that it covers all blocks."""
         part = self._parts.setdefault(number, _Part())
         if part.covered < len(self._blocks):
@@ -248,7 +252,7 @@ class StoredChains:
                 part.runs.append(SortedRun.build(spans, key_groups, self._directory))
             part.covered = len(self._blocks)
             if is_new and part.runs:
-                part.num_keys = num_keys_of(part.runs)
+                part.num_keys = estimate_num_keys(part.runs)
             while (
                 not is_new
                 and len(part.runs) > 1
@@ -265,7 +269,7 @@ class StoredChains:
         Snapshots of several key groups are in order already, if each of them is.
         """
         spans, before = list[_Spans](), 0
-        for number, first, counts, hashes in self._hashes(key_groups, from_block, cache):
+        for number, first, counts, hashes in self._key_hash_spans(key_groups, from_block, cache):
             rows = -1 if isinstance(self._blocks[number].ref, SnapshotRef) else len(hashes)
             if spans and (max(rows, before) >= _RUN_ROWS or before < 0 <= rows):
                 yield spans
@@ -276,7 +280,7 @@ class StoredChains:
             yield spans
 
     def merge_some(self, until_s: float) -> None:
-        """Merge runs of the index, at least two, and more until a time.
+        """Merge runs of the index: two, and further ones until the time is up.
 
         `until_s`: as `time.perf_counter` has it.
         """
@@ -292,9 +296,9 @@ class StoredChains:
         files = {block.file for block in self.blocks if block.file}
         identities = {file: cache.storage.identity(file) for file in files}
         numbers = np.unique(self._part_of[self._num_rows > 0]).tolist()
-        parts = {number: self._part(number, cache) for number in numbers}
+        parts = {number: self._index_part(number, cache) for number in numbers}
         for block in self._blocks:
-            _read(cache, block.ref)
+            _read_block(cache, block.ref)
         self.merge_some(math.inf)
         return PreparedIndex(
             epoch=epoch,
@@ -346,13 +350,15 @@ class StoredChains:
                 num_keys=indexed_part.num_keys * len(some) // len(own),
             )
 
-    def _hashes(self, key_groups: Mask, from_block: int, cache: BatchCache) -> Iterator[_Spans]:
+    def _key_hash_spans(
+        self, key_groups: Mask, from_block: int, cache: BatchCache
+    ) -> Iterator[_Spans]:
         """Yield the spans of key groups in blocks from a number on; see `SortedRun.build`."""
         for number, block in enumerate(self._blocks[from_block:], start=from_block):
             first, counts = block.spans(key_groups)
             if not counts.any():
                 continue
-            stored = _read(cache, block.ref).column(0).to_numpy()
+            stored = _read_block(cache, block.ref).column(0).to_numpy()
             if counts.sum() < _LONG_SPAN * len(first):
                 own = stored[consecutive(first, counts)]
             else:
@@ -371,7 +377,7 @@ class StoredChains:
         firsts = (ends - counts).tolist()
         for number, first, end in zip(used.tolist(), firsts, ends.tolist(), strict=True):
             ref = self._blocks[number].ref
-            batch, start = _read(cache, ref), int(places[first])
+            batch, start = _read_block(cache, ref), int(places[first])
             if places[end - 1] - start == end - first - 1:  # as where all entries are read
                 batch = batch.slice(start, end - first)
             else:
@@ -393,7 +399,7 @@ class StoredChains:
 
 def newest_entries(entries: StateRows, schema: StateSchema) -> StateRows:
     """Return the newest entry of each key, unless it is a removal; `entries`: older ones first."""
-    hashes = _grouping(entries.hashes)
+    hashes = _numbers_of_equal_hashes(entries.hashes)
     order = np.argsort(hashes, kind="stable")
     ascending = hashes[order]
     last = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], np.ones(1, np.bool_)))
@@ -404,21 +410,23 @@ def newest_entries(entries: StateRows, schema: StateSchema) -> StateRows:
     older = np.flatnonzero(~present)
     if entries.removed is not None:
         present &= ~entries.removed
-    other = older[~_equal(entries.keys, older, newest[older], schema)]
+    other = older[~_keys_equal(entries.keys, older, newest[older], schema)]
     if not other.size:  # as nearly always
         return replace(entries.take(np.flatnonzero(present)), removed=None)
-    some = np.isin(newest, newest[other])  # keys of these hashes differ
-    others = latest_entries([entries.take(np.flatnonzero(some))], schema)
-    first = replace(entries.take(np.flatnonzero(present & ~some)), removed=None)
+    differing = np.isin(newest, newest[other])  # keys of these hashes differ
+    others = latest_entries([entries.take(np.flatnonzero(differing))], schema)
+    first = replace(entries.take(np.flatnonzero(present & ~differing)), removed=None)
     return first.followed_by(others)
 
 
-def _grouping(hashes: Integers) -> Integers:
+def _numbers_of_equal_hashes(hashes: Integers) -> Integers:
     """Return numbers that are equal for equal hashes."""
     return hashes
 
 
-def _equal(keys: pa.RecordBatch, some: Integers, others: Integers, schema: StateSchema) -> Mask:
+def _keys_equal(
+    keys: pa.RecordBatch, some: Integers, others: Integers, schema: StateSchema
+) -> Mask:
     """Return a mask: where the bits of the keys at positions `some` and `others` are equal."""
     image = blank_image(schema, 1)
     equal = np.ones(len(some), np.bool_)
@@ -437,7 +445,7 @@ def _equal(keys: pa.RecordBatch, some: Integers, others: Integers, schema: State
     return equal
 
 
-def _read(cache: BatchCache, ref: SegmentRef | SnapshotRef) -> pa.RecordBatch:
+def _read_block(cache: BatchCache, ref: SegmentRef | SnapshotRef) -> pa.RecordBatch:
     """Read a block, or return it from the cache; raise if it has not the recorded rows."""
     batch = cache.read(ref.block)
     check_num_rows(cache.storage, ref, batch)

@@ -105,13 +105,13 @@ class SortedRun:
                 rows = np.arange(first_row, min(first_row + _CACHED_ROWS, end), dtype=np.uint64)
                 some = of_block[first_row - begin : first_row - begin + len(rows)]
                 np.bitwise_or(key_groups.prefixes(some), rows, out=codes[first_row:][: len(rows)])
-            if _falls(codes[begin:end]):
+            if _is_unsorted(codes[begin:end]):
                 codes[begin:end].sort()
-        if _falls(codes):
+        if _is_unsorted(codes):
             codes.sort(kind="stable")
         return cls(
             key_groups=key_groups,
-            codes=_placed(codes, directory),
+            codes=_in_mapped_file(codes, directory),
             starts=starts,
             firsts=np.concatenate(firsts),
             owners=np.concatenate(owners),
@@ -123,7 +123,7 @@ class SortedRun:
         codes.sort(kind="stable")  # which merges sorted parts
         return SortedRun(
             key_groups=self.key_groups,
-            codes=_placed(codes, directory),
+            codes=_in_mapped_file(codes, directory),
             starts=np.concatenate((self.starts[:-1], newer.starts + self.num_rows)),
             firsts=np.concatenate((self.firsts, newer.firsts)),
             owners=np.concatenate((self.owners, newer.owners)),
@@ -131,7 +131,7 @@ class SortedRun:
 
     def renumbered(self, numbers: Integers, directory: Path | None) -> SortedRun:
         """Return the run with other numbers of blocks, in the same order."""
-        codes = _placed(self.codes, directory)
+        codes = _in_mapped_file(self.codes, directory)
         return replace(self, codes=codes, owners=numbers[self.owners])
 
     def find(self, hashes: Integers) -> tuple[Integers, Integers]:
@@ -165,22 +165,24 @@ def consecutive(first: Integers, counts: Integers) -> Integers:
     return integers
 
 
-def num_keys_of(runs: Sequence[SortedRun]) -> int:
+def estimate_num_keys(runs: Sequence[SortedRun]) -> int:
     """Return the number of keys that the rows of runs have, nearly."""
     largest = max((run.codes for run in runs), key=len)
-    counted = -(-len(largest) // _SAMPLED)
-    end = largest[counted - 1] | _LOW
-    some = [run.codes[: np.searchsorted(run.codes, end, side="right")] for run in runs]
-    keys = distinct(np.concatenate(some) >> _HALF)
-    return len(keys) * len(largest) // int(np.searchsorted(largest, end, side="right"))
+    num_sampled = -(-len(largest) // _SAMPLED)
+    last_sampled = largest[num_sampled - 1] | _LOW
+    sampled_codes = [
+        run.codes[: np.searchsorted(run.codes, last_sampled, side="right")] for run in runs
+    ]
+    keys = distinct(np.concatenate(sampled_codes) >> _HALF)
+    return len(keys) * len(largest) // int(np.searchsorted(largest, last_sampled, side="right"))
 
 
-def _falls(codes: Codes) -> bool:
+def _is_unsorted(codes: Codes) -> bool:
     """Return true if codes are not in order."""
     return bool((codes[1:] < codes[:-1]).any())
 
 
-def _placed(codes: Codes, directory: Path | None) -> Codes:
+def _in_mapped_file(codes: Codes, directory: Path | None) -> Codes:
     """Return many codes in a mapped file without a name in a directory, if there is one.
 
     So the kernel can take their memory back; the file is gone with them, or with the process.

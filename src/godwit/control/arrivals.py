@@ -5,10 +5,11 @@ The processing rate shows the capacity of a query, not the load it has to carry 
 taken and those that sources hold back, at the times at which they say so; the slope of that curve
 is the arrival rate. Sources that do not say are taken to hold nothing back when an epoch begins.
 
-A mean over a change of the rate is the rate of no time at all, and a decision based on it has to be
-corrected.  So the last change is looked for: the logarithms of the intervals' rates are taken to
-have a mean that steps, and normal noise, whose deviation is estimated from the intervals before
-(the median of what they differ by, so that a few that stray widely do not count).  For every number
+The mean of a window in which the rate changes is neither the old nor the new rate, and a decision
+based on it has to be corrected. So the curve looks for the last change: the logarithms of the
+intervals' rates are taken to have a mean that steps, and normal noise, whose deviation is estimated
+from the intervals before (the median of their differences, so that a few outliers do not count).
+For every number
 :math:`k` of last intervals these are compared with those before by the generalised likelihood
 ratio; the :math:`k` that differs most is the change if it does by more than noise explains.  This
 is Page's CUSUM (1954) for a step of unknown size (Siegmund and Venkatraman, "Using the generalized
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 
     from godwit.placement.arrays import FloatArray
 
-_KEPT = 40
-_STEP = 2
+_MAX_INTERVALS = 40
+_STEP_INTERVALS = 2
 """Intervals in a row that a change takes."""
-_USUAL = 4
+_MIN_USUAL_INTERVALS = 4
 """Min. number of earlier intervals for the usual rate; the max. is four times as many."""
 _LENGTHS = (1, 2, 4)
 """Numbers of intervals in a row by which noise is measured."""
-_TELLING = 4 * _LENGTHS[-1]
+_MIN_NOISE_EPOCHS = 4 * _LENGTHS[-1]
 """Min. number of epochs that measure noise; with fewer, the last measurement holds."""
 _LEAST_STEP = np.log(1.5)
 """A rise that ends the statistics period."""
@@ -64,24 +65,26 @@ class ArrivalCurve:
     def __init__(self, usual: Sequence[float] = ()) -> None:  # rates that an earlier run saw last
         self._times_s: list[float] = []
         self._rows: list[float] = []
-        self._taken, self._reported = 0.0, False
-        self._earlier = [float(rate) for rate in usual][-_KEPT:]
+        self._rows_processed, self._is_reported = 0.0, False
+        self._rates_before = [float(rate) for rate in usual][-_MAX_INTERVALS:]
         # standard deviation of the rate over a second, as a share; 0: not known
-        self._deviation = 0.0
+        self._relative_deviation = 0.0
         self.rises = RateTrend()
-        self._changed: tuple[int | None] | None = None  # see `_last_changed`; ``None``: not known
+        self._cached_intervals_since_change: tuple[int | None] | None = (
+            None  # see `_intervals_since_change`; ``None``: not known
+        )
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
         """Add an epoch that took `rows` rows at `at_s`, when sources had `backlog_rows` besides.
 
         ``None``: sources do not report a backlog.
         """
-        self._taken += rows
-        self._changed = None
-        if backlog_rows is None and self._reported:
+        self._rows_processed += rows
+        self._cached_intervals_since_change = None
+        if backlog_rows is None and self._is_reported:
             return  # what they hold back is not known now
-        if backlog_rows is not None and not self._reported:
-            self._reported = True
+        if backlog_rows is not None and not self._is_reported:
+            self._is_reported = True
             self._times_s.clear()
             self._rows.clear()
             self.rises.clear()
@@ -89,7 +92,7 @@ class ArrivalCurve:
             self._times_s.pop()
             self._rows.pop()
         self._times_s.append(at_s)
-        self._rows.append(self._taken + (backlog_rows or 0))
+        self._rows.append(self._rows_processed + (backlog_rows or 0))
         self.rises.add(at_s, self._rows[-1])
 
     def rate_since(self, since_s: float) -> float | None:
@@ -115,83 +118,88 @@ class ArrivalCurve:
         deviation = 0.0
         for length in _LENGTHS:
             rates = np.diff(rows[::-length]) / np.diff(times_s[::-length])
-            if len(rates) > _USUAL:
+            if len(rates) > _MIN_USUAL_INTERVALS:
                 bends = np.abs(np.diff(np.log(rates.clip(min=_RATE_FLOOR)), 2))
                 each_s = float(times_s[-1] - times_s[0]) * length / len(times_s)
                 sigma = _MAD_TO_SIGMA * _median(bends) * np.sqrt(each_s / 6)
                 deviation = max(deviation, sigma)
-        if len(times_s) >= _TELLING:
-            self._deviation = deviation
-        if not self._deviation or len(times_s) < 2:
+        if len(times_s) >= _MIN_NOISE_EPOCHS:
+            self._relative_deviation = deviation
+        if not self._relative_deviation or len(times_s) < 2:
             return 0.0
         first = int(np.searchsorted(times_s, min(since_s, times_s[-1])))
-        return float(self._deviation / np.sqrt(times_s[-1] - times_s[max(first - 1, 0)]))
+        return float(self._relative_deviation / np.sqrt(times_s[-1] - times_s[max(first - 1, 0)]))
 
     @property
     def step_s(self) -> float | None:
         """End of the first interval at the rate after a step up; ``None``: there is no step."""
-        rates = np.log(self._rates(4 * _USUAL + _STEP))
-        if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
+        rates = np.log(self._last_rates(4 * _MIN_USUAL_INTERVALS + _STEP_INTERVALS))
+        if (
+            len(rates) < _MIN_USUAL_INTERVALS + _STEP_INTERVALS
+            or len(self._times_s) < _STEP_INTERVALS + 1
+        ):
             return None
-        middle, noise = _median_and_noise(rates[:-_STEP])
-        above = rates[-_STEP:] - middle
+        middle, noise = _median_and_noise(rates[:-_STEP_INTERVALS])
+        above = rates[-_STEP_INTERVALS:] - middle
         if above[-1] <= _LEAST_STEP or above.min() <= max(_LEAST_CHANGE, _ERRORS * noise):
             return None
         mixed = above[0] <= _LEAST_STEP  # it may have some of the rate before
-        return self._times_s[-1 if mixed else -_STEP]
+        return self._times_s[-1 if mixed else -_STEP_INTERVALS]
 
     @property
     def change_s(self) -> float | None:
         """End of the interval in which the arrival rate last changed; ``None`` if it has not."""
-        last = self._last_changed()
+        last = self._intervals_since_change()
         return None if last is None else self._times_s[-last]
 
     @property
     def rate_since_change(self) -> float | None:
         """Arrival rate since its last change, in rows a second; ``None`` if it has not changed."""
-        last = self._last_changed()
-        if last is None:
+        num_intervals = self._intervals_since_change()
+        if num_intervals is None:
             return None
         times, rows = self._times_s, self._rows
-        return max(0.0, (rows[-1] - rows[-last]) / (times[-1] - times[-last]))
+        return max(0.0, (rows[-1] - rows[-num_intervals]) / (times[-1] - times[-num_intervals]))
 
     @property
     def is_unsettled(self) -> bool:
         """True if only the last interval has another rate, so that it may be a change or noise."""
-        rates = np.log(self._rates(4 * _USUAL + 1))
-        if len(rates) < _USUAL + 1 or len(self._times_s) < 2:
+        rates = np.log(self._last_rates(4 * _MIN_USUAL_INTERVALS + 1))
+        if len(rates) < _MIN_USUAL_INTERVALS + 1 or len(self._times_s) < 2:
             return False
         middle, noise = _median_and_noise(rates[:-1])
         last = float(abs(rates[-1] - middle))
-        return last > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise) and not self._last_changed()
+        return (
+            last > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise) and not self._intervals_since_change()
+        )
 
     @property
     def recent_rates(self) -> list[float]:
         """Arrival rates of the last intervals, in rows a second, for the next run."""
-        return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
+        return [round(rate, 3) for rate in self._last_rates(4 * _MIN_USUAL_INTERVALS).tolist()]
 
-    def _last_changed(self) -> int | None:
+    def _intervals_since_change(self) -> int | None:
         """Return how many intervals ago the rate changed (cached); ``None`` if it has not."""
-        if self._changed is None:
-            self._changed = (self._find_change(),)
-        return self._changed[0]
+        if self._cached_intervals_since_change is None:
+            self._cached_intervals_since_change = (self._find_change(),)
+        return self._cached_intervals_since_change[0]
 
     def _find_change(self) -> int | None:
         """Find the most likely change of the arrival rate, by likelihood ratio.
 
         Returns how many intervals ago it was; ``None`` if there is none.
         """
-        rates = np.log(self._rates(_KEPT))
+        rates = np.log(self._last_rates(_MAX_INTERVALS))
         if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
             return None
-        known = min(len(rates) - _USUAL, len(self._times_s) - 1)
+        known = min(len(rates) - _MIN_USUAL_INTERVALS, len(self._times_s) - 1)
         worst, change = 0.0, None
-        for last in range(_STEP, known + 1):
-            before = rates[-last - 4 * _USUAL : -last]
+        for last in range(_STEP_INTERVALS, known + 1):
+            before = rates[-last - 4 * _MIN_USUAL_INTERVALS : -last]
             middle, noise = _median_and_noise(before)
             differs = float(abs(np.mean(rates[-last:]) - middle))
             scale = float(np.sqrt(1 / last + 1 / len(before)))
-            latest = (rates[-_STEP:] - middle) * np.sign(rates[-1] - middle)
+            latest = (rates[-_STEP_INTERVALS:] - middle) * np.sign(rates[-1] - middle)
             if float(latest.min()) < max(_LEAST_CHANGE, noise) / 2:
                 continue  # the very last one alone may be a bad moment
             # Noise as it was before decides whether it is a change; which one, the same noise for
@@ -201,26 +209,26 @@ class ArrivalCurve:
                 worst, change = differs / scale, last
         return change
 
-    def _rates(self, count: int) -> FloatArray:
+    def _last_rates(self, count: int) -> FloatArray:
         """Return the arrival rates of the last `count` intervals, in rows a second."""
         rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
         rates = np.diff(rows) / np.diff(times_s) if len(rows) > 1 else np.empty(0)
-        earlier = self._earlier[max(0, len(self._earlier) + len(rates) - count) :]
+        earlier = self._rates_before[max(0, len(self._rates_before) + len(rates) - count) :]
         every: FloatArray = np.concatenate((earlier, rates)).clip(min=_RATE_FLOOR)
         return every
 
     def drop_old(self) -> None:
         """Drop the points that no rate needs any more; after a change, all before it."""
-        changed = self._last_changed()
-        last = _KEPT
+        since_change = self._intervals_since_change()
+        num_kept = _MAX_INTERVALS
         if self.step_s is not None:
-            last = _STEP + 1
-        elif changed is not None:
-            last = changed + 1
-        if last < _KEPT:
-            self._earlier = []
-        del self._times_s[:-last], self._rows[:-last]
-        self._changed = None
+            num_kept = _STEP_INTERVALS + 1
+        elif since_change is not None:
+            num_kept = since_change + 1
+        if num_kept < _MAX_INTERVALS:
+            self._rates_before = []
+        del self._times_s[:-num_kept], self._rows[:-num_kept]
+        self._cached_intervals_since_change = None
 
 
 def _median_and_noise(rates: FloatArray) -> tuple[float, float]:

@@ -33,7 +33,7 @@ A line leaves two degrees of freedom less. SciPy, which has them, is an extra.
 """
 _MATERIAL_SLOPE = 0.05
 """Share of a backlog a period by which it must not fall unseen."""
-_STAYS = 1.1
+_UNCHANGED_FACTOR = 1.1
 """Factor within which a backlog stays as it is, where its noise is not known."""
 
 
@@ -41,7 +41,7 @@ class BacklogTrend:
     """Backlog of the last periods under one number of executors, and its trend."""
 
     def __init__(self) -> None:
-        self._last, self._executors = 0, 0
+        self._last_backlog, self._executors = 0, 0
         self._rows: deque[int] = deque(maxlen=_MOST_BACKLOGS)  # of periods in a row that lagged
 
     def is_changing(self, rows: int, executors: int, *, behind: bool) -> bool:
@@ -51,14 +51,14 @@ class BacklogTrend:
         """
         if executors != self._executors or not behind:
             self._rows.clear()
-        earlier = [*self._rows] or [self._last]
-        self._last, self._executors = rows, executors
+        earlier = [*self._rows] or [self._last_backlog]
+        self._last_backlog, self._executors = rows, executors
         if not behind:
             return False
         self._rows.append(rows)
         if len(self._rows) < _FEWEST_BACKLOGS:
             # Too few to know their noise: one that stays within a tenth does not change.
-            return not max(earlier) <= rows <= _STAYS * min(earlier)
+            return not max(earlier) <= rows <= _UNCHANGED_FACTOR * min(earlier)
         return _has_trend(np.array(self._rows, np.float64))
 
 

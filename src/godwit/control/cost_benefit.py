@@ -131,14 +131,14 @@ def is_uneven(
     as a share of the mean. `even_for`: periods in which nothing moved.
     """
     mean = metrics.mean_index(problem)
-    apart = np.abs(metrics.load_index(problem, problem.current) - mean)
+    deviations = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
-    bound = _widened(max_load_distance, even_for) * mean
+    bound = _widened_distance_bound(max_load_distance, even_for) * mean
     allowed = np.maximum(bound + _MARGIN * errors, CERTAIN * errors)
-    return bool((apart > allowed)[problem.available].any())
+    return bool((deviations > allowed)[problem.available].any())
 
 
-def _widened(max_load_distance: float, even_for: int) -> float:
+def _widened_distance_bound(max_load_distance: float, even_for: int) -> float:
     """Return the bound on the load distance after `even_for` periods with an even load."""
     return max_load_distance * (1 + _WIDER * min(even_for / _WIDEST_AFTER, 1.0))
 
@@ -205,9 +205,9 @@ def select_moves(
     balanced = _if_worthwhile(after_first, chosen)
     if not len(draining):
         return balanced
-    left = budget.less(len(balanced.order), balanced.moved_bytes)
+    remaining_budget = budget.less(len(balanced.order), balanced.moved_bytes)
     alone = alone and not len(balanced.order)
-    last = _within_budget(problem, draining[len(first) :], left, alone=alone)
+    last = _within_budget(problem, draining[len(first) :], remaining_budget, alone=alone)
     moved = np.concatenate([balanced.order, first, last])
     if not len(moved):
         return replace(balanced, reason="the budget lets no key group leave draining executors")
@@ -308,8 +308,8 @@ def _max_load_index(problem: Problem, assignment: IntArray) -> float:
 def _remote_traffic(problem: Problem, assignment: IntArray) -> float:
     """Return the bytes per second between key groups on different executors."""
     traffic = problem.traffic
-    apart = assignment[traffic.source] != assignment[traffic.target]
-    return float(traffic.rate[apart].sum())
+    is_remote = assignment[traffic.source] != assignment[traffic.target]
+    return float(traffic.rate[is_remote].sum())
 
 
 def _max_link_bytes(problem: Problem, after: IntArray) -> float:
@@ -330,7 +330,7 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
     even = ""
-    if selected.distance_before <= _widened(terms.max_load_distance, terms.even_for):
+    if selected.distance_before <= _widened_distance_bound(terms.max_load_distance, terms.even_for):
         even = "the load is even enough"
     elif not is_uneven(problem, plan.variance, terms.max_load_distance, terms.even_for):
         even = "the load is as even as so few rows can tell"

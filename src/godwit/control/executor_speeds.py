@@ -61,13 +61,13 @@ _MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
 _ERRORS = 4.0
 """Standard errors within which an executor counts as fast as the others."""
-_ANEW = 3
+_CHANGE_PERIODS = 3
 """Periods in a row that show a change, of which the last stands."""
-_CHANGED = np.log(1.5)
+_CHANGED_LOG_SPEED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
 _NEW = 0.33
 """Weight of the latest period in what a key group costs as a rule."""
-_FEW = 3
+_MAX_UNCERTAIN_KEY_GROUPS = 3
 """Max. number of key groups whose median is as uncertain as a single one."""
 
 
@@ -94,13 +94,13 @@ class Speeds:
     """Estimates executors' speeds, period after period."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Costs] = {}
+        self._measured_costs: dict[str, _Costs] = {}
         # executor → how slow it is, as a logarithm; covariances of the errors, in the same order
-        self._slow: dict[str, float] = {}
+        self._log_slowness: dict[str, float] = {}
         self._errors: FloatArray = np.zeros((0, 0))
-        self._changing = 0  # periods in a row that showed a change
-        self._latest: Mapping[str, float] = {}
-        self._differed: frozenset[str] = frozenset()
+        self._periods_of_change = 0  # periods in a row that showed a change
+        self._latest_speeds: Mapping[str, float] = {}
+        self._executors_that_differed: frozenset[str] = frozenset()
 
     def update(self, statistics: PeriodStatistics, *, ended: bool = True) -> Mapping[str, float]:
         """Add a period, and return executor → speed; 1 for executors without measurements.
@@ -113,16 +113,16 @@ class Speeds:
         for name, component in sorted(statistics.components.items()):
             for costs in _relative_costs(component.by_assignment):
                 here.update(costs.executor.tolist())
-                differences.append(self._differences(name, costs))
+                differences.append(self._cost_changes(name, costs))
                 seen.append((name, costs, len(component.in_bytes)))
         if not here:
             return {}
         slow, errors, changing = self._estimate_slowness(sorted(here), differences)
         if ended:
-            self._changing = self._changing + 1 if changing else 0
-        if ended and self._changing % _ANEW == 0:
-            changed = {e: slow[e] - self._slow.get(e, 0.0) for e in here}
-            self._slow, self._errors = slow, errors
+            self._periods_of_change = self._periods_of_change + 1 if changing else 0
+        if ended and self._periods_of_change % _CHANGE_PERIODS == 0:
+            changed = {e: slow[e] - self._log_slowness.get(e, 0.0) for e in here}
+            self._log_slowness, self._errors = slow, errors
             for name, costs, num_key_groups in seen:
                 self._record_costs(name, costs, num_key_groups, changed)
         middle = float(np.median(list(slow.values())))
@@ -134,16 +134,16 @@ class Speeds:
             speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
             if speed != 1.0:
                 differs.add(e)
-                if ended and abs(apart) < _SIGMA_SPEED and e not in self._differed:
+                if ended and abs(apart) < _SIGMA_SPEED and e not in self._executors_that_differed:
                     speed = 1.0  # a small change must be seen twice
-            estimates[e] = speed if changing else _smooth_speed(speed, self._latest.get(e))
-        self._differed = frozenset(differs)
-        self._latest = estimates
+            estimates[e] = speed if changing else _smooth_speed(speed, self._latest_speeds.get(e))
+        self._executors_that_differed = frozenset(differs)
+        self._latest_speeds = estimates
         return estimates
 
-    def _differences(self, name: str, costs: _Costs) -> _Differences:
+    def _cost_changes(self, name: str, costs: _Costs) -> _Differences:
         """Return each key group's difference in cost since it was last measured."""
-        last = self._seen.get(name)
+        last = self._measured_costs.get(name)
         if last is None:
             return _Differences([], [], np.zeros(0), np.zeros(0))
         known = last.executor[costs.key_group] != None  # noqa: E711  entry by entry
@@ -163,16 +163,18 @@ class Speeds:
         The cost of a key group that stays is a moving average, so that errors of one period do not
         add up. `changed`: speeds of executors that changed.
         """
-        if name not in self._seen:
-            self._seen[name] = _Costs(
+        if name not in self._measured_costs:
+            self._measured_costs[name] = _Costs(
                 key_group=np.arange(num_key_groups),
                 executor=np.full(num_key_groups, None, object),
                 cost=np.zeros(num_key_groups),
                 variance=np.zeros(num_key_groups),
             )
-        seen, key_groups = self._seen[name], costs.key_group
+        seen, key_groups = self._measured_costs[name], costs.key_group
         slower = np.array([changed[e] for e in costs.executor.tolist()])
-        stays = (seen.executor[key_groups] == costs.executor) & (np.abs(slower) < _CHANGED)
+        stays = (seen.executor[key_groups] == costs.executor) & (
+            np.abs(slower) < _CHANGED_LOG_SPEED
+        )
         moved = seen.cost[key_groups] + slower
         seen.cost[key_groups] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
         seen.variance[key_groups] = np.where(
@@ -189,7 +191,7 @@ class Speeds:
         """
         names = sorted({*here, *(name for part in differences for name in part.before)})
         number, n = {name: index for index, name in enumerate(names)}, len(names)
-        known = np.array([self._slow.get(name, 0.0) for name in names])
+        known = np.array([self._log_slowness.get(name, 0.0) for name in names])
         # The unknowns are deviations from `known`: of the previous period, then of this one.
         prior = np.zeros((2 * n, 2 * n))
         each = np.arange(n)
@@ -205,12 +207,12 @@ class Speeds:
         for before, now, middle, variance in middles:
             i, j = before, n + now
             difference = middle - common
-            _weigh(measured, i, j, 1 / variance)
+            _add_measured_difference(measured, i, j, 1 / variance)
             if before == now:
                 if abs(difference) <= _ERRORS * math.sqrt(variance):
                     continue  # it is as fast as it was
                 changing = True
-            _weigh(noisy, i, j, 1 / variance)
+            _add_measured_difference(noisy, i, j, 1 / variance)
             residual = difference - (known[j - n] - known[i])
             pull[i] -= residual / variance
             pull[j] += residual / variance
@@ -221,8 +223,8 @@ class Speeds:
         known_by = (inverse @ measured)[n:]
         rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
         before_errors = np.zeros((n, n))
-        former = [row for row, name in enumerate(self._slow) if name in number]
-        known_rows = [number[name] for name in self._slow if name in number]
+        former = [row for row, name in enumerate(self._log_slowness) if name in number]
+        known_rows = [number[name] for name in self._log_slowness if name in number]
         before_errors[np.ix_(known_rows, known_rows)] = self._errors[np.ix_(former, former)]
         errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
         of_here = [number[name] for name in here]
@@ -233,7 +235,7 @@ class Speeds:
         )
 
 
-def _weigh(matrix: FloatArray, i: int, j: int, weight: float) -> None:
+def _add_measured_difference(matrix: FloatArray, i: int, j: int, weight: float) -> None:
     """Add a weighted measurement of unknown i minus unknown j to a least-squares matrix."""
     matrix[i, i] += weight
     matrix[j, j] += weight
@@ -270,7 +272,7 @@ def _median_with_variance(apart: FloatArray, variances: FloatArray) -> tuple[flo
     count, middle = len(apart), _median(apart)
     spread = 1.4826 * _median(np.abs(apart - middle))
     variance = _MEDIAN_ERROR**2 * max(float(variances.mean()), spread**2) / count
-    if count < _FEW:
+    if count < _MAX_UNCERTAIN_KEY_GROUPS:
         variance += _SIGMA_KEY**2 / count
     return middle, variance + 2 * _SIGMA_MACHINE**2
 
@@ -284,7 +286,7 @@ def _median(values: FloatArray) -> float:
 def changed_speed(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
     """Return whether an executor has a different speed than in the period before."""
     both = before.keys() & now.keys()
-    return any(abs(math.log(now[e] / before[e])) > _CHANGED for e in both)
+    return any(abs(math.log(now[e] / before[e])) > _CHANGED_LOG_SPEED for e in both)
 
 
 def _smooth_speed(speed: float, before: float | None) -> float:
@@ -292,7 +294,7 @@ def _smooth_speed(speed: float, before: float | None) -> float:
 
     After a jump, the measurement.
     """
-    if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
+    if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED_LOG_SPEED:
         return speed
     return float(np.sqrt(speed * before))
 

@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 _BINS: Final = 1024
 _WIDEST_S: Final = 1800.0
 """Width of a bin up to which two become one; afterwards the oldest are forgotten."""
-_PAST: Final = 7
+_MAX_PAST_PERIODS: Final = 7
 """Periods that a forecast is the median of, at most."""
-_PERIODS: Final = 2
+_MIN_PERIODS: Final = 2
 """Periods of history that there must be."""
-_PER_PERIOD: Final = 8
+_MIN_BINS_PER_PERIOD: Final = 8
 """Bins, and periods of the controller, that a period has at least."""
 _SEASONAL: Final = 0.5
 """Autocorrelation from which on a load has a period."""
-_BETTER: Final = 0.8
+_MAX_ERROR_RATIO: Final = 0.8
 """Error over that of the forecast that all stays as it is, below which a forecast is used; it
 is dropped again at an error of 1."""
 _FIRST_LEAD_S: Final = 30.0
 """Time that executors take to come, as long as none has been seen to."""
-_LEADS: Final = 0.5
+_NEW_LEAD_WEIGHT: Final = 0.5
 """Weight of a new time beside those before."""
 
 
@@ -146,12 +146,13 @@ class Forecast:
         ...     print(error.remedy)
         Give a period of at least 80 s, or a shorter period of the controller.
         """
-        if self.period_s is not None and self.period_s < _PER_PERIOD * statistics_period_s:
+        shortest_s = _MIN_BINS_PER_PERIOD * statistics_period_s
+        if self.period_s is not None and self.period_s < shortest_s:
             raise InvalidControlError(
                 f"A load that repeats every {self.period_s:g} s cannot be foreseen by a controller "
                 f"that decides every {statistics_period_s:g} s.",
-                remedy=f"Give a period of at least {_PER_PERIOD * statistics_period_s:g} s, or a "
-                "shorter period of the controller.",
+                remedy=f"Give a period of at least {shortest_s:g} s, or a shorter period of the "
+                "controller.",
                 period=self.period_s,
             )
 
@@ -163,7 +164,7 @@ class RateHistory:
         self.width_s = width_s
         self.first = 0  # number of the first bin, counted in widths since time 0
         self._rows: FloatArray = np.empty(0)
-        self._seen_s: FloatArray = np.empty(0)
+        self._observed_s: FloatArray = np.empty(0)
 
     def add(self, from_s: float, to_s: float, rows: float) -> None:
         """Add rows that arrived evenly between two times, none before rows added earlier."""
@@ -181,9 +182,9 @@ class RateHistory:
         if low < self.first:
             return
         self._rows[bins] += rows * part / (to_s - from_s)
-        self._seen_s[bins] += part
+        self._observed_s[bins] += part
         while len(self._rows) > _BINS and self.width_s < _WIDEST_S:
-            self._widen()
+            self._merge_bin_pairs()
         if len(self._rows) > _BINS:
             self._drop_bins(len(self._rows) - _BINS)
 
@@ -195,30 +196,30 @@ class RateHistory:
         more = last - self.first + 1 - len(self._rows)
         if more > 2 * _BINS:
             self.first, more = last, 1
-            self._rows = self._seen_s = np.empty(0)
+            self._rows = self._observed_s = np.empty(0)
         if more > 0:
             self._rows = np.concatenate((self._rows, np.zeros(more)))
-            self._seen_s = np.concatenate((self._seen_s, np.zeros(more)))
+            self._observed_s = np.concatenate((self._observed_s, np.zeros(more)))
 
-    def _widen(self) -> None:
+    def _merge_bin_pairs(self) -> None:
         """Merge every two consecutive bins into one of twice the width."""
         ahead, size = self.first % 2, len(self._rows)
         shape = (ahead, (ahead + size) % 2)
         self._rows = np.pad(self._rows, shape).reshape(-1, 2).sum(axis=1)
-        self._seen_s = np.pad(self._seen_s, shape).reshape(-1, 2).sum(axis=1)
+        self._observed_s = np.pad(self._observed_s, shape).reshape(-1, 2).sum(axis=1)
         self.first //= 2
         self.width_s *= 2
 
     def _drop_bins(self, count: int) -> None:
         """Drop the oldest `count` bins."""
-        self._rows, self._seen_s = self._rows[count:], self._seen_s[count:]
+        self._rows, self._observed_s = self._rows[count:], self._observed_s[count:]
         self.first += count
 
     @property
     def rates(self) -> FloatArray:
         """Arrival rate of every bin, in rows a second; NaN if less than half of it was observed."""
-        seen = self._seen_s >= 0.5 * self.width_s
-        return np.where(seen, self._rows / np.maximum(self._seen_s, 1e-9), np.nan)
+        seen = self._observed_s >= 0.5 * self.width_s
+        return np.where(seen, self._rows / np.maximum(self._observed_s, 1e-9), np.nan)
 
     @property
     def span_s(self) -> float:
@@ -251,8 +252,8 @@ class RateHistory:
             return None
         if not 0 < history.width_s < math.inf or history.first < 0:
             return None
-        history._seen_s = np.where(steps > 0, history.width_s, 0.0)
-        history._rows = (np.exp2((steps - 1.0) / 128) - 1).clip(min=0) * history._seen_s
+        history._observed_s = np.where(steps > 0, history.width_s, 0.0)
+        history._rows = (np.exp2((steps - 1.0) / 128) - 1).clip(min=0) * history._observed_s
         return history
 
 
@@ -275,7 +276,7 @@ def seasonal_forecast(rates: FloatArray, position: float, period: float) -> floa
 
     `position` and `period` are in bins; rates between two bins are interpolated.
     """
-    times = position - period * np.arange(1, _PAST + 1)
+    times = position - period * np.arange(1, _MAX_PAST_PERIODS + 1)
     times = times[(times >= 0) & (times <= len(rates) - 1)]
     if not len(times):
         return math.nan
@@ -283,8 +284,8 @@ def seasonal_forecast(rates: FloatArray, position: float, period: float) -> floa
     part = times - low
     values = rates[low] * (1 - part) + rates[np.minimum(low + 1, len(rates) - 1)] * part
     values = np.where(part == 0, rates[low], values)
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    known_rates = values[~np.isnan(values)]
+    return float(np.median(known_rates)) if len(known_rates) else math.nan
 
 
 def detect_period(rates: FloatArray) -> float | None:
@@ -292,14 +293,14 @@ def detect_period(rates: FloatArray) -> float | None:
 
     Lags are up to half of the history, so that the history has at least two periods.
     """
-    known = ~np.isnan(rates)
-    if known.sum() < _PERIODS * _PER_PERIOD:
+    is_known = ~np.isnan(rates)
+    if is_known.sum() < _MIN_PERIODS * _MIN_BINS_PER_PERIOD:
         return None
-    centred = np.where(known, rates - np.nanmean(rates), 0.0)
+    centred = np.where(is_known, rates - np.nanmean(rates), 0.0)
     size = 2 * len(rates)
     spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
-    pairs = np.fft.irfft(np.abs(np.fft.rfft(known.astype(float), size)) ** 2, size)
-    half = len(rates) // _PERIODS
+    pairs = np.fft.irfft(np.abs(np.fft.rfft(is_known.astype(float), size)) ** 2, size)
+    half = len(rates) // _MIN_PERIODS
     # The variance is over all pairs, so that long lags, of which there are fewer, do not stray up.
     lags = np.fft.irfft(spectrum, size)[: half + 2] / np.maximum(pairs[: half + 2], 1.0)
     if lags[0] <= 0:
@@ -307,7 +308,7 @@ def detect_period(rates: FloatArray) -> float | None:
     correlation = lags / lags[0]
     inner = correlation[1:-1]
     peaks = 1 + np.flatnonzero((inner >= correlation[:-2]) & (inner > correlation[2:]))
-    peaks = peaks[(peaks >= _PER_PERIOD) & (correlation[peaks] >= _SEASONAL)]
+    peaks = peaks[(peaks >= _MIN_BINS_PER_PERIOD) & (correlation[peaks] >= _SEASONAL)]
     if not len(peaks):
         return None
     # The first that is nearly as high as the highest: its multiples are as high by chance.
@@ -328,7 +329,7 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
         values = said, rates[max(now - lead, 0)], rates[now]
         if not any(map(math.isnan, values)):
             errors.append((abs(said - rates[now]), abs(values[1] - rates[now])))
-    if len(errors) < _PER_PERIOD:
+    if len(errors) < _MIN_BINS_PER_PERIOD:
         return _Season(bins=period, error=math.inf, as_now=0.0)
     error, as_now = np.mean(errors, axis=0).tolist()
     return _Season(bins=period, error=error, as_now=as_now)
@@ -349,12 +350,12 @@ class Forecaster:
         self._settings, self._period_s, self._announce = settings, statistics_period_s, announce
         self.history = remembered or RateHistory(statistics_period_s)
         self.came_s = came_s
-        self._asked_s: float | None = None
+        self._executors_asked_s: float | None = None
         self._executors: frozenset[str] = frozenset()
         self._backlog_rows: int | None = None
         self._announced_reason = ""
         self._season: _Season | None = None
-        self._used = False
+        self._is_used = False
 
     @property
     def lead_s(self) -> float:
@@ -370,15 +371,15 @@ class Forecaster:
         """
         came = executors - self._executors
         self._executors = executors
-        if came and self._asked_s is not None:
-            took_s = now_s - self._asked_s
+        if came and self._executors_asked_s is not None:
+            took_s = now_s - self._executors_asked_s
             self.came_s = took_s if not self.came_s else (
-                self.came_s + _LEADS * (took_s - self.came_s)
+                self.came_s + _NEW_LEAD_WEIGHT * (took_s - self.came_s)
             )  # fmt: skip
         if not pending:
-            self._asked_s = None
-        elif self._asked_s is None:
-            self._asked_s = now_s
+            self._executors_asked_s = None
+        elif self._executors_asked_s is None:
+            self._executors_asked_s = now_s
 
     def observe(self, period: PeriodStatistics) -> None:
         """Add the rows that arrived in a statistics period, and evaluate the forecast."""
@@ -389,14 +390,14 @@ class Forecaster:
         bins = self.history.first, len(self.history.rates)
         self.history.add(period.began_s, period.ended_s, max(rows, 0.0))
         if bins != (self.history.first, len(self.history.rates)):
-            self._evaluate()
+            self._evaluate_forecasts()
 
-    def _evaluate(self) -> None:
+    def _evaluate_forecasts(self) -> None:
         """Detect the period of the rates, and decide if forecasts are better than none."""
         history, given_s = self.history, self._settings.period_s
         rates = history.rates[:-1]  # the last bin continues
         period = detect_period(rates) if given_s is None else given_s / history.width_s
-        if period is None or len(rates) < _PERIODS * period:
+        if period is None or len(rates) < _MIN_PERIODS * period:
             self._season = None
             needed = "" if period is None else f" of {period * history.width_s:.6g} s"
             self._announce_use(
@@ -408,14 +409,14 @@ class Forecaster:
             return
         lead = max(1, math.ceil(self.lead_s / history.width_s))
         self._season = season = evaluate_forecast(rates, period, lead)
-        if season.relative_error < (1.0 if self._used else _BETTER):
+        if season.relative_error < (1.0 if self._is_used else _MAX_ERROR_RATIO):
             self._announce_use(used=True, reason="it is better than a constant rate")
         else:
             self._announce_use(used=False, reason="it is not more accurate than a constant rate")
 
     def _announce_use(self, *, used: bool, reason: str) -> None:
         """Record and announce (once per reason) whether forecasts are `used` from now on."""
-        self._used = used
+        self._is_used = used
         if reason == self._announced_reason:
             return
         self._announced_reason, season = reason, self._season
@@ -433,7 +434,7 @@ class Forecaster:
     def expected_per_s(self, now_s: float) -> float | None:
         """Return the highest rate forecast within the lead time; ``None``: no forecast."""
         season = self._season
-        if season is None or not self._used:
+        if season is None or not self._is_used:
             return None
         history = self.history
         rates, width_s = history.rates[:-1], history.width_s

@@ -145,45 +145,45 @@ class Fusing:
         self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._rows: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
-        self._total = self._epochs = 0
-        self._standing: Proposal | None = None
+        self._num_evaluations = self._epochs = 0
+        self._standing_proposal: Proposal | None = None
 
     def observe(self, epoch: FlowEpoch) -> None:
         """Add an epoch to the period.
 
         After `Fusion.epochs` epochs with input, evaluate the period.
         """
-        outcome, standing = epoch.outcome, self._standing
+        outcome, standing = epoch.outcome, self._standing_proposal
         if standing is not None and standing.change.plan != epoch.flow.physical_plan:
-            self._standing = None  # of components that are others by now
+            self._standing_proposal = None  # of components that are others by now
         if outcome.batch is None:
             return
         self._epochs += 1
-        self._total += outcome.rows_in
+        self._num_evaluations += outcome.rows_in
         for (sender, receiver), (rows, size) in outcome.streams.items():
             self._rows[sender, receiver] += rows
             self._bytes[sender, receiver] += size
-            self._total += rows
+            self._num_evaluations += rows
         if self._epochs < self._settings.epochs:
             return
-        self._standing = self._evaluate(
+        self._standing_proposal = self._evaluate_fusion(
             epoch.flow, self._overrides.operators(epoch.flow, epoch.at_s)
         )
         self._rows.clear()
         self._bytes.clear()
-        self._total = self._epochs = 0
+        self._num_evaluations = self._epochs = 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
         """Yield the proposal of the last evaluation, until it is answered."""
-        if self._standing is not None:
-            yield self._standing
+        if self._standing_proposal is not None:
+            yield self._standing_proposal
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out or rejected."""
-        self._standing = None
+        self._standing_proposal = None
         self._hysteresis.reset(proposal.subject)
 
-    def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
+    def _evaluate_fusion(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
         """Return a proposal of components by the period's rows; ``None``: no change.
 
         `left_alone`: operators whose components were chosen by hand.
@@ -191,7 +191,8 @@ class Fusing:
         alone = left_alone | _fused_by_user(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {
-            (s.upstream, s.operator): self._rows[s.upstream, s.operator] / max(self._total, 1)
+            (s.upstream, s.operator): self._rows[s.upstream, s.operator]
+            / max(self._num_evaluations, 1)
             for s in streams
         }
         fused = {

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from godwit.control.situation import ScalingSituation
     from godwit.control.statistics import PeriodStatistics
 
-_PART = 0.25
+_MIN_GAIN_SHARE = 0.25
 """Min. share of the expected gain for a scale-out to have helped; and the max. share by which the
 measured figure may exceed the expected one after a scale-in."""
-_SAME = 0.25
+_SAME_RATE_SHARE = 0.25
 """Share by which arrival rates may differ in one situation."""
-_RISEN = 1.1
+_RISEN_FACTOR = 1.1
 """Factor above the rate that a decision was made for by which it has to do more than expected."""
-_PATIENCE = 10
+_MAX_PERIODS = 10
 """Periods after which a decision is judged no more."""
 
 
@@ -76,8 +76,8 @@ class Judge:
 
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
-        self._decided: _Decided | None = None
-        self._ineffective: _Ineffective | None = None
+        self._judged_decision: _Decided | None = None
+        self._ineffective_decision: _Ineffective | None = None
 
     def decided(
         self,
@@ -97,7 +97,7 @@ class Judge:
             return
         if not math.isfinite(at_first):
             at_first = wanted.measured or math.inf
-        self._decided = _Decided(
+        self._judged_decision = _Decided(
             kind=kind,
             before=before,
             wanted=executors,
@@ -110,9 +110,9 @@ class Judge:
     def recall(self, event: events.Event) -> None:
         """Restore the verdict of an earlier run from its event; other events are ignored."""
         if isinstance(event, events.DecisionJudged):
-            self._ineffective = None
+            self._ineffective_decision = None
             if event.verdict == "no help":
-                self._ineffective = _Ineffective(
+                self._ineffective_decision = _Ineffective(
                     executors=event.wanted, arrival_per_s=event.arrival_per_s, reason=event.reason
                 )
 
@@ -124,23 +124,23 @@ class Judge:
         Stops waiting if it is not for long, or the arrival rate has changed. `wanted`: the scaling
         model's present answer.
         """
-        known = self._ineffective
-        if known is not None and (
-            _rates_differ(known.arrival_per_s, situation.arrival_per_s)
-            or situation.executors < known.executors
+        ineffective = self._ineffective_decision
+        if ineffective is not None and (
+            _rates_differ(ineffective.arrival_per_s, situation.arrival_per_s)
+            or situation.executors < ineffective.executors
         ):
-            self._ineffective = None
-        decision = self._decided
+            self._ineffective_decision = None
+        decision = self._judged_decision
         if decision is None:
             return
         decision.age += 1
         # Before that, a little more load may be noise that passes.
         at_rest = steady and situation.executors == decision.wanted
-        risen = at_rest and situation.arrival_per_s > _RISEN * decision.arrival_per_s
+        risen = at_rest and situation.arrival_per_s > _RISEN_FACTOR * decision.arrival_per_s
         if risen or _rates_differ(decision.arrival_per_s, situation.arrival_per_s):
             self._stop_judging("the arrival rate has changed")
-        elif decision.age > _PATIENCE:
-            self._stop_judging(f"it did not stabilize within {_PATIENCE} periods")
+        elif decision.age > _MAX_PERIODS:
+            self._stop_judging(f"it did not stabilize within {_MAX_PERIODS} periods")
         elif at_rest and wanted.measured is not None:
             self._announce_result(decision, wanted.measured, situation)
 
@@ -151,10 +151,10 @@ class Judge:
         gained, due = decision.before_figure - measured, decision.before_figure - decision.expected
         met = measured <= decision.target
         if decision.kind == "in":
-            helped = met or measured <= decision.expected * (1 + _PART)
+            helped = met or measured <= decision.expected * (1 + _MIN_GAIN_SHARE)
         else:
-            helped = met or gained >= _PART * due
-        self._decided = None
+            helped = met or gained >= _MIN_GAIN_SHARE * due
+        self._judged_decision = None
         reason = "the target is met" if met else "the target is missed"
         if not helped and decision.kind == "out":
             why = why_no_faster(situation, situation.executors)
@@ -162,14 +162,14 @@ class Judge:
                 f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
                 "was expected, and no more are requested until the situation changes"
             ) + (f"; {why}" if why else "")
-            self._ineffective = _Ineffective(
+            self._ineffective_decision = _Ineffective(
                 executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason
             )
         self._announce_verdict(decision, "helped" if helped else "no help", reason, measured)
 
     def _stop_judging(self, reason: str) -> None:
         """Stop waiting for the effect of a decision, and announce the reason."""
-        decision, self._decided = self._decided, None
+        decision, self._judged_decision = self._judged_decision, None
         if decision is not None:
             self._announce_verdict(decision, "overtaken", reason, None)
 
@@ -195,12 +195,12 @@ class Judge:
 
     def no_help_reason(self) -> str:
         """Return the reason why more executors would not help; empty if they might."""
-        return "" if self._ineffective is None else self._ineffective.reason
+        return "" if self._ineffective_decision is None else self._ineffective_decision.reason
 
 
 def _rates_differ(before: float, now: float) -> bool:
     """Return whether two arrival rates differ so much that a verdict no longer applies."""
-    return abs(now - before) > _SAME * max(before, now)
+    return abs(now - before) > _SAME_RATE_SHARE * max(before, now)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,13 +218,13 @@ class BalanceJudge:
 
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
-        self._decided: dict[tuple[str, ...], _Rebalanced] = {}
+        self._judged_decision: dict[tuple[str, ...], _Rebalanced] = {}
 
     def decided(self, plan: Planned) -> None:
         """Record moves that have begun, to judge later by their effect."""
         components = plan.measured.components
         self._stop_judging(components, "other moves were decided")
-        self._decided[components] = _Rebalanced(
+        self._judged_decision[components] = _Rebalanced(
             executors=frozenset(plan.measured.problem.executors),
             before=plan.selected.distance_before,
             expected=plan.selected.distance_after,
@@ -232,8 +232,10 @@ class BalanceJudge:
 
     def abandoned(self, component: str) -> None:
         """Drop the moves of a component that were abandoned; another event reports them."""
-        self._decided = {
-            group: decision for group, decision in self._decided.items() if component not in group
+        self._judged_decision = {
+            group: decision
+            for group, decision in self._judged_decision.items()
+            if component not in group
         }
 
     def judge_ended(
@@ -244,13 +246,15 @@ class BalanceJudge:
         `under_way`: components whose moves have not ended.
         """
         problems = {plan.measured.components: plan.measured for plan in planned}
-        for components, decision in list(self._decided.items()):
+        for components, decision in list(self._judged_decision.items()):
             decision.age += 1
             measured = problems.get(components)
             if measured is None or decision.executors != set(measured.problem.executors):
                 self._stop_judging(components, "there are other executors")
-            elif decision.age > _PATIENCE:
-                self._stop_judging(components, f"they did not stabilize within {_PATIENCE} periods")
+            elif decision.age > _MAX_PERIODS:
+                self._stop_judging(
+                    components, f"they did not stabilize within {_MAX_PERIODS} periods"
+                )
             elif period.settled and under_way.isdisjoint(components):
                 came = _busy_distance(measured, period)
                 if came is not None:
@@ -264,7 +268,9 @@ class BalanceJudge:
         `measured`, `error`: load distance now, and its standard error.
         """
         due = max(decision.expected, CERTAIN * error)
-        gained = decision.before - measured >= _PART * (decision.before - decision.expected)
+        gained = decision.before - measured >= _MIN_GAIN_SHARE * (
+            decision.before - decision.expected
+        )
         helped = measured <= due or gained
         reason = "executors are as even as expected"
         if measured > due:
@@ -275,7 +281,7 @@ class BalanceJudge:
 
     def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
         """Stop waiting for the effect of moves, and announce the reason."""
-        decision = self._decided.get(components)
+        decision = self._judged_decision.get(components)
         if decision is not None:
             self._announce_verdict(components, decision, "overtaken", reason, None)
 
@@ -288,7 +294,7 @@ class BalanceJudge:
         measured: float | None,
     ) -> None:
         """Announce the verdict on the moves of components; `measured`: load distance, if known."""
-        del self._decided[components]
+        del self._judged_decision[components]
         self._announce(
             events.RebalancingJudged,
             components=components,

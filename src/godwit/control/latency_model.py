@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from godwit.control.situation import ScalingSituation
     from godwit.placement.arrays import FloatArray
 
-_KEPT = 32
+_MAX_REMEMBERED = 32
 """Numbers of executors of which something is remembered, those seen last."""
 _NEW = 0.5
 """Weight of a new measurement beside those before."""
 _RATIO = (0.25, 8.0)
 """Bounds of measured over predicted latency."""
 _UNEVENNESS = (1.0, 2.0)
-_QUICKER = 0.8
+_START_COST_RATIO = 0.8
 """Part of the fixed cost before under which epochs still become quicker, as those of a start do."""
 
 
@@ -61,19 +61,21 @@ class Learning:
     """Measurements of periods in which nothing changed, smoothed."""
 
     def __init__(self) -> None:
-        self._fixed: OrderedDict[int, float] = OrderedDict()
-        self._ratio: OrderedDict[int, float] = OrderedDict()
-        self._unevenness: OrderedDict[int, float] = OrderedDict()
-        self._once: tuple[int, float] | None = None  # unevenness of a number seen but once
-        self._starting: int | None = None  # number whose epochs were still becoming quicker
+        self._fixed_ms_of: OrderedDict[int, float] = OrderedDict()
+        self._ratio_of: OrderedDict[int, float] = OrderedDict()
+        self._unevenness_of: OrderedDict[int, float] = OrderedDict()
+        self._seen_once: tuple[int, float] | None = None  # unevenness of a number seen but once
+        self._starting_executors: int | None = (
+            None  # number whose epochs were still becoming quicker
+        )
 
     @property
     def learned(self) -> Learned:
         """Measurements so far, as a value for the model."""
         return Learned(
-            fixed_s=dict(self._fixed),
-            ratio=dict(self._ratio),
-            unevenness=dict(self._unevenness),
+            fixed_s=dict(self._fixed_ms_of),
+            ratio=dict(self._ratio_of),
+            unevenness=dict(self._unevenness_of),
         )
 
     def note_costs(self, situation: ScalingSituation) -> None:
@@ -82,7 +84,7 @@ class Learning:
         if executors < 1 or not situation.epoch_s:
             return
         self._note_fixed(executors, situation.fixed_s)
-        unevenness = _unevenness(situation)
+        unevenness = _lane_unevenness(situation)
         if unevenness is not None:
             self._note_unevenness(executors, unevenness)
 
@@ -92,39 +94,39 @@ class Learning:
         Lanes of executors that have just joined are not balanced yet, and their unevenness then
         would count for similar numbers for ever, once there is another number.
         """
-        first = executors not in self._unevenness and bool(self._unevenness)
-        if first and (self._once is None or self._once[0] != executors):
-            self._once = executors, unevenness
+        first = executors not in self._unevenness_of and bool(self._unevenness_of)
+        if first and (self._seen_once is None or self._seen_once[0] != executors):
+            self._seen_once = executors, unevenness
             return
-        self._once = None
-        _update_average(self._unevenness, executors, unevenness)
+        self._seen_once = None
+        _update_average(self._unevenness_of, executors, unevenness)
 
     def _note_fixed(self, executors: int, fixed_s: float) -> None:
         """Add the fixed seconds of an epoch; drop those measured while a run starts slowly."""
-        starts = not self._fixed
-        if self._starting is not None and self._starting != executors:
-            self._fixed.pop(self._starting, None)
-        if fixed_s < _QUICKER * self._fixed.get(executors, 0.0):
+        starts = not self._fixed_ms_of
+        if self._starting_executors is not None and self._starting_executors != executors:
+            self._fixed_ms_of.pop(self._starting_executors, None)
+        if fixed_s < _START_COST_RATIO * self._fixed_ms_of.get(executors, 0.0):
             starts = True
-            del self._fixed[executors]
-        self._starting = executors if starts else None
-        _update_average(self._fixed, executors, fixed_s)
+            del self._fixed_ms_of[executors]
+        self._starting_executors = executors if starts else None
+        _update_average(self._fixed_ms_of, executors, fixed_s)
 
     def note_latency(self, situation: ScalingSituation) -> None:
         """Add the measured latency of a steady period that follows a steady one."""
         executors = situation.executors
         if executors < 1 or not situation.epoch_s:
             return
-        unevenness = _unevenness(situation)
+        unevenness = _lane_unevenness(situation)
         costs = Learned(
             fixed_s={executors: situation.fixed_s},
-            unevenness=self._unevenness if unevenness is None else {executors: unevenness},
+            unevenness=self._unevenness_of if unevenness is None else {executors: unevenness},
         )
         expected_s = modelled_latency_s(situation, executors, costs)
         measured_s = situation.latency.mean_s
         if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:
             _update_average(
-                self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO))
+                self._ratio_of, executors, float(np.clip(measured_s / expected_s, *_RATIO))
             )
 
 
@@ -132,11 +134,11 @@ def _update_average(known: OrderedDict[int, float], executors: int, value: float
     """Update the moving average of a number of executors; forget the oldest number."""
     before = known.pop(executors, value)
     known[executors] = before + _NEW * (value - before)
-    if len(known) > _KEPT:
+    if len(known) > _MAX_REMEMBERED:
         known.popitem(last=False)
 
 
-def _unevenness(situation: ScalingSituation) -> float | None:
+def _lane_unevenness(situation: ScalingSituation) -> float | None:
     """Return the busiest lane's load over its possible minimum; ``None`` if it is unknown."""
     least = least_busy(situation, situation.executors)
     if not situation.busiest or least <= 0:
@@ -158,14 +160,14 @@ def busy_share(situation: ScalingSituation, executors: int, learned: Learned) ->
     """
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
-    least, known = least_busy(situation, executors), learned.unevenness
-    if not known:
+    least, known_unevenness = least_busy(situation, executors), learned.unevenness
+    if not known_unevenness:
         return least
     # Where key groups divide worse among lanes than they did where it was measured, few lanes have
     # the most, and what all of them differ by is hidden behind it.
-    near = nearest(known, executors)
-    usual = min(least, least_busy(situation, near) * near / executors)
-    return max(least, usual * learned.unevenness_at(executors, situation.cores))
+    near = nearest(known_unevenness, executors)
+    usual_share = min(least, least_busy(situation, near) * near / executors)
+    return max(least, usual_share * learned.unevenness_at(executors, situation.cores))
 
 
 def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
@@ -223,7 +225,7 @@ def why_no_faster(situation: ScalingSituation, executors: int) -> str:
     speed = situation.lanes / situation.cores
     for stage in sorted(situation.stages, key=lambda s: -s.heaviest):
         heavy = stage.heaviest / speed
-        if heavy >= _FILLS and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
+        if heavy >= _LIMITING_LOAD and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
             most = f", most of it with key {stage.key}" if stage.key else ""
             return (
                 f"key group {stage.key_group} of {stage.component!r} alone fills {heavy:.2g} of a "
@@ -233,7 +235,7 @@ def why_no_faster(situation: ScalingSituation, executors: int) -> str:
     if not situation.waits_for_epochs:
         return ""
     fixed_s = situation.learned.fixed_at(executors, situation.fixed_s)
-    if situation.outside >= _FILLS:
+    if situation.outside >= _LIMITING_LOAD:
         return (
             f"a row takes {situation.per_row_s * 1e3:.2g} ms outside the lanes, "
             f"{situation.outside:.0%} of the time at this rate{_slowest_part(situation)}: no "
@@ -268,5 +270,5 @@ _PARTS = {
     "commit": "the commit",
 }
 """Phase of an epoch → its work outside the lanes, as text."""
-_FILLS = 0.2
+_LIMITING_LOAD = 0.2
 """Load from which on a key group is named as what holds a stream up."""

@@ -42,30 +42,30 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import BoolArray, FloatArray, IntArray
 
 _LONGEST_S = 600.0
-_SINGLE = 16
+_SINGLE_EPOCHS = 16
 """Blocks at the end of the window that are single epochs."""
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Lengths of the latest part that is compared with all before; older blocks are tried besides."""
 _IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
-_BEFORE = 4
+_MIN_EPOCHS_BEFORE = 4
 """Epochs that there must be before it."""
-_BEFORE_AGAIN = 2
+_MIN_EPOCHS_BEFORE_AGAIN = 2
 """The same where the last odd epoch was a change: noise is known from before that."""
-_CHANGED = 6.0
+_CHANGE_SIGMAS = 6.0
 """Standard errors that are a change.
 
 An hour of epochs is looked at in parts of many lengths on every executor, and pauses of executors
 are not normally distributed: at 5.5 one in fifty streams of an hour had such a change by chance.
 """
-_SKEW = (_CHANGED**2 - 1) / (6 * _CHANGED)
+_SKEW = (_CHANGE_SIGMAS**2 - 1) / (6 * _CHANGE_SIGMAS)
 """Part by which that rises with the skewness of an error (the expansion of Cornish and Fisher)."""
-_MATERIAL = 0.05
+_MATERIAL_SHARE = 0.05
 """Share of an executor's mean load by which it must change to end a period early."""
 _ROWS = 20
 """Rows of a key group in the latest part from which it is looked at by itself."""
 _UNEQUAL_ROWS = float(np.e)
 """Measured over counted noise until it is measured: of rows whose log-normal costs deviate by 1."""
-_TRUST = 8.0
+_NOISE_PRIOR_EPOCHS = 8.0
 """Epochs after which measured noise counts as much as counted noise."""
 _MOST_TOGETHER = 25.0
 _OUTLIER = 4.0
@@ -113,23 +113,23 @@ class _Blocks:
     """Blocks of consecutive epochs under one placement, oldest first: a row of arrays each."""
 
     def __init__(self, num_key_groups: int) -> None:
-        self._vectors = np.zeros((2 * _SINGLE, 3, num_key_groups))  # see `_Sums`
-        self._numbers = np.zeros((2 * _SINGLE, 4))
+        self._vectors = np.zeros((2 * _SINGLE_EPOCHS, 3, num_key_groups))  # see `_Sums`
+        self._numbers = np.zeros((2 * _SINGLE_EPOCHS, 4))
         # executors of each, the executor of each key group, and when it ended
-        self._places: list[tuple[tuple[str, ...], IntArray, float]] = []
+        self._placements: list[tuple[tuple[str, ...], IntArray, float]] = []
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._placements)
 
     @property
     def vectors(self) -> FloatArray:
         """Rows, busy seconds and squared deviations: shape ``(n, 3, G)``, a writable view."""
-        return self._vectors[: len(self._places)]
+        return self._vectors[: len(self._placements)]
 
     @property
     def numbers(self) -> FloatArray:
         """Sums of each block, see `_EPOCHS`: shape ``(n, 4)``, a writable view."""
-        return self._numbers[: len(self._places)]
+        return self._numbers[: len(self._placements)]
 
     def standard(self, speeds: Mapping[str, float]) -> FloatArray:
         """Return `vectors`, with busy seconds as on executors of speed 1.
@@ -139,7 +139,7 @@ class _Blocks:
         if not speeds:  # of executors whose speed is another than 1
             return self.vectors
         vectors = self.vectors.copy()
-        for block, (executors, executor_of, _) in enumerate(self._places):
+        for block, (executors, executor_of, _) in enumerate(self._placements):
             vectors[block, 1] *= np.array([speeds.get(name, 1.0) for name in executors])[
                 executor_of
             ]
@@ -147,37 +147,39 @@ class _Blocks:
 
     def add(self, assignment: Assignment, load: KeyGroupLoad, ended_s: float) -> None:
         """Add a block of one epoch: its loads, its assignment, and the time when it ended."""
-        block = self._extend(assignment.executors, assignment.executor_of, ended_s)
+        block = self._add_empty_block(assignment.executors, assignment.executor_of, ended_s)
         self._vectors[block], self._numbers[block] = 0.0, (1, 0, 0, 0)
         self._vectors[block, :2, load.key_groups] = np.stack((load.rows, load.busy_s), axis=1)
 
-    def _extend(self, executors: tuple[str, ...], executor_of: IntArray, ended_s: float) -> int:
+    def _add_empty_block(
+        self, executors: tuple[str, ...], executor_of: IntArray, ended_s: float
+    ) -> int:
         """Make room for another block; return its position."""
-        block = len(self._places)
+        block = len(self._placements)
         if block == len(self._vectors):
             self._vectors = np.concatenate((self._vectors, np.zeros_like(self._vectors)))
             self._numbers = np.concatenate((self._numbers, np.zeros_like(self._numbers)))
-        self._places.append((executors, executor_of, ended_s))
+        self._placements.append((executors, executor_of, ended_s))
         return block
 
     def remove(self, first: int, stop: int) -> None:
         """Remove some consecutive blocks."""
-        count, rest = len(self._places), len(self._places) - stop
+        count, rest = len(self._placements), len(self._placements) - stop
         self._vectors[first : first + rest] = self._vectors[stop:count]
         self._numbers[first : first + rest] = self._numbers[stop:count]
-        del self._places[first:stop]
+        del self._placements[first:stop]
 
     def take_last(self) -> _Blocks:
         """Remove the last block, and return it as blocks of its own."""
         last = _Blocks(self._vectors.shape[2])
         last.append(self)
-        self.remove(len(self._places) - 1, len(self._places))
+        self.remove(len(self._placements) - 1, len(self._placements))
         return last
 
     def append(self, other: _Blocks) -> None:
         """Append the last block of others."""
-        executors, executor_of, ended_s = other._places[-1]
-        block = self._extend(executors, executor_of, ended_s)
+        executors, executor_of, ended_s = other._placements[-1]
+        block = self._add_empty_block(executors, executor_of, ended_s)
         self._vectors[block], self._numbers[block] = other.vectors[-1], other.numbers[-1]
 
     def forget_deviations(self) -> None:
@@ -188,24 +190,27 @@ class _Blocks:
     def remove_before(self, since_s: float) -> None:
         """Remove the blocks that ended before `since_s`, but not the last one."""
         count = 0
-        while count < len(self._places) - 1 and self._places[count][2] < since_s:
+        while count < len(self._placements) - 1 and self._placements[count][2] < since_s:
             count += 1
         if count:
             self.remove(0, count)
 
     def merge_old(self) -> None:
         """Merge consecutive old blocks of equal lengths under one placement."""
-        for block in range(len(self._places) - _SINGLE - 2, -1, -1):
+        for block in range(len(self._placements) - _SINGLE_EPOCHS - 2, -1, -1):
             shorter = self._numbers[block, _EPOCHS] <= self._numbers[block + 1, _EPOCHS]
             if shorter and self._same_place(block):
                 self._vectors[block] += self._vectors[block + 1]
                 self._numbers[block] += self._numbers[block + 1]
-                self._places[block] = self._places[block + 1]
+                self._placements[block] = self._placements[block + 1]
                 self.remove(block + 1, block + 2)
 
     def _same_place(self, block: int) -> bool:
         """Return whether a block and the next one have key groups on the same executors."""
-        (before, owner, _), (executors, later, _) = self._places[block], self._places[block + 1]
+        (before, owner, _), (executors, later, _) = (
+            self._placements[block],
+            self._placements[block + 1],
+        )
         return before == executors and (owner is later or bool((owner == later).all()))
 
 
@@ -225,11 +230,13 @@ class LoadWindow:
         self._blocks = _Blocks(num_key_groups)
         # measured noise over counted noise, and noise of sums over that of their parts, as known
         # from before the window
-        self._dispersion, self._together = _UNEQUAL_ROWS, 1.0
+        self._usual_dispersion, self._joint_variance_ratio = _UNEQUAL_ROWS, 1.0
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
         # whether the last epoch alone differed, and whether the last one that did was a change
-        self._odd, self._sudden = False, False
-        self._former: _Blocks | None = None  # before a change that the last epoch alone showed
+        self._last_differed, self._last_difference_was_change = False, False
+        self._blocks_before_change: _Blocks | None = (
+            None  # before a change that the last epoch alone showed
+        )
 
     def observe(
         self,
@@ -248,32 +255,34 @@ class LoadWindow:
         blocks.add(assignment, load, now_s)
         vectors = blocks.standard(speeds)
         first = max(len(blocks) - 1 - _PARTS[0], 0)
-        window = usual = _summed(vectors[:first], blocks.numbers[:first])
+        window = usual = _sums_over_blocks(vectors[:first], blocks.numbers[:first])
         for block in range(first, len(blocks) - 1):
             window = window.plus(vectors[block], blocks.numbers[block])
         self._note_deviations(vectors[-1], window, assignment)
         every = window.plus(vectors[-1], blocks.numbers[-1])
-        if self._former is None:
+        if self._blocks_before_change is None:
             self._cut_at_change(vectors, usual, every, assignment)
         else:
-            self._confirm_change(self._former, speeds, assignment)
+            self._confirm_change(self._blocks_before_change, speeds, assignment)
         self._blocks.merge_old()
 
     def shares(self, speeds: Mapping[str, float]) -> LoadShares | None:
         """Return the shares of load of key groups; ``None`` if nothing was measured."""
         speeds = {name: speed for name, speed in speeds.items() if speed != 1.0}
-        every = _summed(self._blocks.standard(speeds), self._blocks.numbers)
-        total_s = float(every.busy_s.sum())
+        window = _sums_over_blocks(self._blocks.standard(speeds), self._blocks.numbers)
+        total_s = float(window.busy_s.sum())
         if not total_s:
             return None
-        dispersion, together = self._noise(every)
-        counted = _TRUST * dispersion * every.counted
-        strayed = float(every.numbers[_STRAYED])
-        variance = (every.epochs * every.vectors[2] + counted) / (strayed + _TRUST)
+        dispersion, joint_ratio = self._variance_ratios(window)
+        counted_variance = _NOISE_PRIOR_EPOCHS * dispersion * window.counted
+        strayed = float(window.numbers[_STRAYED])
+        variance = (window.epochs * window.vectors[2] + counted_variance) / (
+            strayed + _NOISE_PRIOR_EPOCHS
+        )
         return LoadShares(
-            share=every.busy_s / total_s,
-            variance=variance * together / total_s**2,
-            epochs=every.epochs,
+            share=window.busy_s / total_s,
+            variance=variance * joint_ratio / total_s**2,
+            epochs=window.epochs,
         )
 
     # -- changes ----------------------------------------------------------------------------------
@@ -287,7 +296,7 @@ class LoadWindow:
         last three, `every` over all.
         """
         blocks = self._blocks
-        least = _BEFORE_AGAIN if self._sudden else _BEFORE
+        least = _MIN_EPOCHS_BEFORE_AGAIN if self._last_difference_was_change else _MIN_EPOCHS_BEFORE
         if every.epochs < least + _PARTS[0]:
             return
         # the latest parts of the window, from the last block on
@@ -299,48 +308,52 @@ class LoadWindow:
         if not tried.any():
             return
         positions, epochs = np.flatnonzero(tried), epochs[tried]
-        scores, moved = self._compare(parts[tried], every, self._noise(usual), assignment)
+        scores, moved = self._compare_with_rest(
+            parts[tried], every, self._variance_ratios(usual), assignment
+        )
         worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
         half = int(np.argmax(2 * epochs >= epochs[worst]))
         # What the last epoch alone shows may pass, or continue: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
         last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
-        if max(_CHANGED, last) < scores[worst] <= 2 * scores[half]:
+        if max(_CHANGE_SIGMAS, last) < scores[worst] <= 2 * scores[half]:
             cut = len(blocks) - 1 - int(positions[worst])
-            self._dispersion, self._together = self._noise(
-                _summed(vectors[:cut], blocks.numbers[:cut])
+            self._usual_dispersion, self._joint_variance_ratio = self._variance_ratios(
+                _sums_over_blocks(vectors[:cut], blocks.numbers[:cut])
             )
             blocks.remove(0, cut)
             blocks.forget_deviations()
-            self._sudden |= self._odd
-            self.shifted, self._odd = bool(moved[worst]), False
-        elif self._sudden and last > _CHANGED:
-            self._former, self._blocks = blocks, blocks.take_last()
+            self._last_difference_was_change |= self._last_differed
+            self.shifted, self._last_differed = bool(moved[worst]), False
+        elif self._last_difference_was_change and last > _CHANGE_SIGMAS:
+            self._blocks_before_change, self._blocks = blocks, blocks.take_last()
             self._blocks.forget_deviations()
             self.shifted = bool(moved[0])
         else:
-            odd = bool(last > _CHANGED)
-            self._sudden &= odd or not self._odd
-            self._odd = odd
+            odd = bool(last > _CHANGE_SIGMAS)
+            self._last_difference_was_change &= odd or not self._last_differed
+            self._last_differed = odd
 
     def _confirm_change(
         self, former: _Blocks, speeds: Mapping[str, float], assignment: Assignment
     ) -> None:
         """Return to the `former` epochs if the last one is like them, not like that before it."""
-        before = _summed(former.standard(speeds), former.numbers)
+        before = _sums_over_blocks(former.standard(speeds), former.numbers)
         epoch, numbers = self._blocks.standard(speeds)[-1], self._blocks.numbers[-1]
         if not epoch[1].any():
             return  # of no time: the next one tells
-        self._former, whole = None, before.plus(epoch, numbers)
-        scores, _ = self._compare(epoch[None, :2], whole, self._noise(before), assignment)
-        self._sudden = bool(scores[0] > _CHANGED)
-        if self._sudden:
-            self._dispersion, self._together = self._noise(before)
+        self._blocks_before_change, whole = None, before.plus(epoch, numbers)
+        scores, _ = self._compare_with_rest(
+            epoch[None, :2], whole, self._variance_ratios(before), assignment
+        )
+        self._last_difference_was_change = bool(scores[0] > _CHANGE_SIGMAS)
+        if self._last_difference_was_change:
+            self._usual_dispersion, self._joint_variance_ratio = self._variance_ratios(before)
         else:
             former.append(self._blocks)
             self._blocks, self.shifted = former, True
 
-    def _compare(
+    def _compare_with_rest(
         self,
         parts: FloatArray,
         every: _Sums,
@@ -371,7 +384,7 @@ class LoadWindow:
         alone = np.where(rows >= _ROWS, np.abs(differs), 0.0) / (
             np.sqrt(rate) * known * skewed + 1e-12
         )
-        moved = (by_executor > _CHANGED) & (sums * num_executors > _MATERIAL)
+        moved = (by_executor > _CHANGE_SIGMAS) & (sums * num_executors > _MATERIAL_SHARE)
         return np.maximum(by_executor.max(axis=1), alone.max(axis=1)), moved.any(axis=1)
 
     # -- noise ------------------------------------------------------------------------------------
@@ -386,29 +399,31 @@ class LoadWindow:
         total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
         if not (total_s > 0 and window_s > 0):
             return
-        dispersion, together = self._noise(window)
+        dispersion, together = self._variance_ratios(window)
         strayed = epoch_s - window.busy_s * (total_s / window_s)
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
-        usual = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
+        usual_deviation = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
         executor_of = assignment.executor_of
         by_executor = np.minimum(
             np.bincount(executor_of, strayed) ** 2,
-            np.bincount(executor_of, usual) * max(together, 1.0),
+            np.bincount(executor_of, usual_deviation) * max(together, 1.0),
         )
-        squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
+        squares = (
+            np.minimum(strayed * strayed, np.maximum(usual_deviation, usual_deviation.mean())) * own
+        )
         self._blocks.vectors[-1, 2] = epoch[2] = squares
         self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * own, 1
 
-    def _noise(self, sums: _Sums) -> tuple[float, float]:
+    def _variance_ratios(self, sums: _Sums) -> tuple[float, float]:
         """Return two ratios of variances, smoothed.
 
         Of key groups' loads, as measured over what chance explains; and of executors' loads over
         the sum of those of their key groups, which is 1 if these are independent.
         """
         epochs, apart, together, strayed = sums.numbers.tolist()
-        trust = strayed / (strayed + _TRUST)
-        dispersion, factor = self._dispersion, self._together
+        trust = strayed / (strayed + _NOISE_PRIOR_EPOCHS)
+        dispersion, factor = self._usual_dispersion, self._joint_variance_ratio
         if (counted := float(sums.counted.sum())) > 0:
             measured = float(sums.vectors[2].sum()) * epochs / max(strayed, 1)
             dispersion += trust * (measured / counted - dispersion)
@@ -417,6 +432,6 @@ class LoadWindow:
         return dispersion, factor
 
 
-def _summed(vectors: FloatArray, numbers: FloatArray) -> _Sums:
+def _sums_over_blocks(vectors: FloatArray, numbers: FloatArray) -> _Sums:
     """Return the sums over some blocks."""
     return _Sums(vectors=vectors.sum(axis=0), numbers=numbers.sum(axis=0))

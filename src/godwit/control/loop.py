@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from godwit.migration.state import ProtocolView
     from godwit.model.latency import LatencyHistogram
 
-_RISES = 2
+_RISING_PERIODS = 2
 """Periods that a rising rate has to be above, beside the trend of its epochs."""
-_LATE = 3
+_MAX_DELAY_PERIODS = 3
 """Periods after which one ends with fewer epochs than it should have."""
 _IN_MIGRATION = "it is being migrated"
 
@@ -105,7 +105,7 @@ class Controller:
         )
         self._rebalancing = Rebalancing(settings, migrations, self._announce)
         self._resizing = Resizing(settings, migrations, pool, run_model, self._announce)
-        self._overrides = ManualOverrides(
+        self._manual_overrides = ManualOverrides(
             settings.respect_s, announce=self._announce, stated=stated
         )
         self._forecaster = _forecaster_of(settings, memory, self._announce)
@@ -113,18 +113,20 @@ class Controller:
             self._resizing.restore_from_event(event, now_s)
             if not memory.sizes:
                 self._planning.restore_from_event(event)
-            self._overrides.restore_from_event(event, now_s)
+            self._manual_overrides.restore_from_event(event, now_s)
         self._resizing.restore(memory, now_s)
-        self._overrides.restore(memory.overrides, now_s)
-        self.policy_loop = PolicyLoop(self._overrides, announce=self._announce)
+        self._manual_overrides.restore(memory.overrides, now_s)
+        self.policy_loop = PolicyLoop(self._manual_overrides, announce=self._announce)
         self._period: PeriodStatistics | None = None
-        self._speed_of: Mapping[str, float] = {}
-        self._advised: dict[str, str] = {}  # component → why it has too few key groups
+        self._speed_of_executor: Mapping[str, float] = {}
+        self._advised_components: dict[str, str] = {}  # component → why it has too few key groups
         self._executors = frozenset(migrations.view.executors)
         # last committed epoch when executors joined that nothing was planned for yet
-        self._joined_after: int | None = None
-        self._lanes = LaneBalancing(settings, self._overrides, now_s)
-        self._recent_rates: deque[float] = deque(maxlen=_RISES)  # arrival rates of last periods
+        self._epoch_before_joins: int | None = None
+        self._lanes = LaneBalancing(settings, self._manual_overrides, now_s)
+        self._recent_rates: deque[float] = deque(
+            maxlen=_RISING_PERIODS
+        )  # arrival rates of last periods
 
     # -- called by the driving thread -------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Controller:
         if self._forecaster is not None:
             self._forecaster.measure_lead(frozenset(view.executors), self._resizing.pending, now_s)
         own_draining = self._resizing.draining | self._resizing.returned
-        self._overrides.detect(view, now_s, own_draining=own_draining)
+        self._manual_overrides.detect(view, now_s, own_draining=own_draining)
         self._rebalancing.update(view, now_s)
         self._rebalancing.executors_released(self._resizing.release_drained(view))
         self.policy_loop.step([self], self, now_s)
@@ -183,7 +185,9 @@ class Controller:
         """Measurements and decisions that the controller of the query's next run continues from."""
         now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
         return ControllerMemory(
-            overrides={w: now_s + left for w, left in self._overrides.seconds_left(now_s).items()},
+            overrides={
+                w: now_s + left for w, left in self._manual_overrides.seconds_left(now_s).items()
+            },
             scaled=scaled,
             scaled_s=scaled_s,
             rates_per_s=tuple(self._statistics.arrivals.recent_rates),
@@ -207,8 +211,10 @@ class Controller:
             "arrivalPerS": None if period is None else round(period.arrival_per_s, 1),
             "migrations": self._rebalancing.under_way,
             "draining": sorted(self._resizing.draining),
-            "speeds": {e: round(v, 2) for e, v in self._speed_of.items() if v != 1.0},
-            "leftAlone": {w: round(s, 1) for w, s in self._overrides.seconds_left(now_s).items()},
+            "speeds": {e: round(v, 2) for e, v in self._speed_of_executor.items() if v != 1.0},
+            "leftAlone": {
+                w: round(s, 1) for w, s in self._manual_overrides.seconds_left(now_s).items()
+            },
             "notDone": dict(self.policy_loop.skipped),
             **self._planning.status,
         }
@@ -218,8 +224,8 @@ class Controller:
     def propose(self, now_s: float) -> Iterator[Proposal]:
         """Yield proposals at the end of a period: lanes, number of executors, and moves."""
         view, static = self._migrations.view, self._settings.elasticity == STATIC
-        if view.executors.keys() - self._executors and self._joined_after is None:
-            self._joined_after = view.committed
+        if view.executors.keys() - self._executors and self._epoch_before_joins is None:
+            self._epoch_before_joins = view.committed
         self._executors = frozenset(view.executors)
         if not view.executors:
             self._resizing.request_first(now_s)
@@ -231,8 +237,8 @@ class Controller:
                 self._forecaster.observe(period)
             if static:
                 return  # closed only so that nothing is kept for longer than a period
-            self._period, self._speed_of = period, self._speeds.update(period)
-            self._statistics.speeds = self._speed_of
+            self._period, self._speed_of_executor = period, self._speeds.update(period)
+            self._statistics.speeds = self._speed_of_executor
             yield from self._plan_and_propose(period, view, now_s, scale=True)
         elif static:
             return
@@ -243,7 +249,7 @@ class Controller:
             self._statistics.shifted = False
             period = self._statistics.so_far(now_s)
             # What shifted may be an executor, and not the keys.
-            self._speed_of = self._speeds.update(period, ended=False)
+            self._speed_of_executor = self._speeds.update(period, ended=False)
             yield from self._plan_and_propose(period, view, now_s, scale=False)
         if view.executors and not static:
             # Of what stays where it is: a plan begins when key groups have left others uneven.
@@ -256,9 +262,9 @@ class Controller:
         the copies, and none takes effect within an epoch.  For the last one it is done at once,
         unless the epoch ends before the copies of a new plan would be made.
         """
-        if self._joined_after is None:
+        if self._epoch_before_joins is None:
             return False
-        if view.running is None or view.committed > self._joined_after:
+        if view.running is None or view.committed > self._epoch_before_joins:
             return True
         left_s = self._statistics.epoch_left_s(now_s)
         return not self._resizing.pending and not self._rebalancing.wait_for_epoch(view, left_s)
@@ -279,10 +285,13 @@ class Controller:
         if passed_s < self._settings.period_s:
             return False
         if self._settings.scaling_model is not None and self._statistics.arrivals.is_unsettled:
-            return passed_s >= _LATE * self._settings.period_s and self._statistics.epochs > 0
+            return (
+                passed_s >= _MAX_DELAY_PERIODS * self._settings.period_s
+                and self._statistics.epochs > 0
+            )
         if self._statistics.has_enough(self._settings.cadence.min_epochs, self._settings.period_s):
             return True
-        late = passed_s >= _LATE * self._settings.period_s
+        late = passed_s >= _MAX_DELAY_PERIODS * self._settings.period_s
         return late and (self._statistics.epochs > 0 or view.running is None)
 
     def _plan_and_propose(
@@ -298,14 +307,14 @@ class Controller:
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
             if (c.migration and c.migration not in own)
-            or self._overrides.holds(ManualChange.MIGRATION.of(name), now_s)
+            or self._manual_overrides.holds(ManualChange.MIGRATION.of(name), now_s)
         }
-        self._joined_after = None
+        self._epoch_before_joins = None
         planning = self._planning
         planning.start_time_limit(now_s, coming=self._resizing.pending)
         if scale:
-            planning.add_to_history(period, self._speed_of)
-        planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
+            planning.add_to_history(period, self._speed_of_executor)
+        planned = planning.plan(period, view, self._speed_of_executor, fixed=busy.keys())
         if scale:
             self._announce_load(period, planned)
             self._advise_on_key_groups(period)
@@ -317,7 +326,7 @@ class Controller:
             yield from self._propose_scaling(period, view, planned, busy, now_s)
             draining, view = view.draining, self._migrations.view
             if view.draining != draining:
-                planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
+                planned = planning.plan(period, view, self._speed_of_executor, fixed=busy.keys())
         for name, reason in busy.items():
             if reason != _IN_MIGRATION:
                 yield Proposal(subject=f"balancing of {name}", reason=reason)
@@ -340,7 +349,7 @@ class Controller:
         """
         if self._settings.scaling_model is None:
             return
-        if self._overrides.holds(ManualChange.SCALING, now_s):
+        if self._manual_overrides.holds(ManualChange.SCALING, now_s):
             reason = "the number of executors was set by hand"
             yield Proposal(subject=ManualChange.SCALING.value, reason=reason)
             return
@@ -348,11 +357,11 @@ class Controller:
         def trial(draining: frozenset[str]) -> list[Planned]:
             """Plan as if these executors were draining."""
             return self._planning.plan(
-                period, view, self._speed_of, draining=draining, hypothetical=True
+                period, view, self._speed_of_executor, draining=draining, hypothetical=True
             )
 
         situation = self._planning.situation(
-            period, view, planned, self._speed_of, now_s, lead_s=self._resizing.lead_s
+            period, view, planned, self._speed_of_executor, now_s, lead_s=self._resizing.lead_s
         )
         moving = bool(busy or self._rebalancing.under_way)
         changing = (
@@ -450,7 +459,7 @@ class Controller:
             if advice is None:
                 continue
             advised[name] = advice.reason
-            if name not in self._advised:
+            if name not in self._advised_components:
                 self._announce(
                     events.KeyGroupsTooFew,
                     component=name,
@@ -458,7 +467,7 @@ class Controller:
                     suggested=advice.suggested,
                     reason=advice.reason,
                 )
-        self._advised = advised
+        self._advised_components = advised
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:
         """Announce the loads, the use of resources and the arrival rate of a period."""
@@ -486,7 +495,7 @@ class Controller:
                 default=0.0,
             ),
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},
-            speeds={e: speed for e, speed in self._speed_of.items() if speed != 1.0},
+            speeds={e: speed for e, speed in self._speed_of_executor.items() if speed != 1.0},
             latency_ms=period.latency.figures_ms(),
             outside={
                 part: float(np.round(took_s * period.epochs / period.period_s, 4))

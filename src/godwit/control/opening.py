@@ -42,7 +42,9 @@ class Opener:
     def __init__(self, options: Options) -> None:
         self._control = cast("Control | None", options.control)
         self._adaptation = cast("Adaptation", options.adaptation or Adaptation())
-        self._stated = frozenset(n for members in options.components.values() for n in members)
+        self._stated_members = frozenset(
+            n for members in options.components.values() for n in members
+        )
 
     def check(self, flow: CompiledFlow) -> None:
         """Raise `InvalidFlowError` if a setting has nothing to decide in a flow."""
@@ -112,11 +114,11 @@ class Opener:
                 note=note,
                 trigger_s=trigger_s,
                 limits_epochs=limits_epochs,
-                stated=self._stated,
+                stated=self._stated_members,
             )
             loop = controller.policy_loop
         else:
-            overrides = ManualOverrides(announce=coordinator.announce, stated=self._stated)
+            overrides = ManualOverrides(announce=coordinator.announce, stated=self._stated_members)
             for event in past:
                 overrides.restore_from_event(event, time.time())
             loop = PolicyLoop(overrides, announce=coordinator.announce)

@@ -56,11 +56,14 @@ class OperatorPolicies:
         spreading: Mapping[str, SpreadOrders] | None = None,
         respects: bool = True,  # whether manual changes matter to a policy or to the controller
     ) -> None:
-        self._flow, self._meters, self._spreading = flow, meters, spreading or {}
+        self._flow, self._layout_meters, self._hot_key_policies = flow, meters, spreading or {}
         self._coordinator, self._log = coordinator, log
-        self._policies, self._loop, self._respects = policies, loop, respects
-        self._own = ""  # id of a policy's regrouping
-        self._manual: tuple[str, Sequence[str]] = "", ()  # a user's regrouping, and its changes
+        self._policies, self._loop, self._respects_overrides = policies, loop, respects
+        self._own_regrouping = ""  # id of a policy's regrouping
+        self._manual_regrouping: tuple[str, Sequence[str]] = (
+            "",
+            (),
+        )  # a user's regrouping, and its changes
         self._plan: RegroupingPlan | None = None
         self._repartitioning: Proposal | None = None
         self._lock = threading.Lock()
@@ -79,15 +82,19 @@ class OperatorPolicies:
         def record(regrouping: str = "") -> None:
             """Record the changes; the override starts again while their regrouping continues."""
             if regrouping:
-                self._manual = regrouping, changes
-            if self._respects:
+                self._manual_regrouping = regrouping, changes
+            if self._respects_overrides:
                 self._loop.overrides.record(changes, time.time())
 
         with self._lock:
             regroups = any(ManualChange.COMPONENTS.name_in(change) for change in changes)
             with self._coordinator.locked() as coordinator:
-                if regroups and self._own and coordinator.ended_regrouping(self._own) is None:
-                    coordinator.cancel(self._own, "superseded by a manual regrouping")
+                if (
+                    regroups
+                    and self._own_regrouping
+                    and coordinator.ended_regrouping(self._own_regrouping) is None
+                ):
+                    coordinator.cancel(self._own_regrouping, "superseded by a manual regrouping")
             yield record
 
     def observe(self, epoch: FlowEpoch) -> None:
@@ -103,17 +110,17 @@ class OperatorPolicies:
         """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
             now_s, self._flow = epoch.at_s, epoch.flow
-            regrouping, changes = self._manual
+            regrouping, changes = self._manual_regrouping
             with self._coordinator.locked() as coordinator:
                 view = coordinator.view
                 speeds = [speed for speed in coordinator.copies_bytes_per_s if speed]
                 ongoing = regrouping and coordinator.ended_regrouping(regrouping) is None
-            if self._respects:
+            if self._respects_overrides:
                 self._loop.overrides.detect(view, now_s)
                 if ongoing:
                     self._loop.overrides.record_ongoing(changes, now_s)
             if not ongoing:
-                self._manual = "", ()
+                self._manual_regrouping = "", ()
             measured = replace(epoch, copies_bytes_per_s=max(speeds, default=None))
             for policy in self._policies:
                 policy.observe(measured)
@@ -150,7 +157,7 @@ class OperatorPolicies:
         """Begin a change and announce it; return ``False`` if it is not possible now."""
         change = proposal.change
         if isinstance(change, ChooseWindowState):
-            self._meters[change.operator].duplicated = change.duplicated
+            self._layout_meters[change.operator].duplicated = change.duplicated
             self._coordinator.announce(
                 events.WindowStateChosen,
                 operator=change.operator,
@@ -161,7 +168,7 @@ class OperatorPolicies:
             return True
         if isinstance(change, SpreadKeyOver):
             return divide_key(
-                self._spreading,
+                self._hot_key_policies,
                 change,
                 announce=self._coordinator.announce,
                 reason=proposal.reason,
@@ -180,5 +187,5 @@ class OperatorPolicies:
                 coordinator.regroup(asked)
         except GodwitError:
             return False  # another regrouping is under way
-        self._own = asked.id
+        self._own_regrouping = asked.id
         return True

@@ -22,21 +22,21 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_WINDOW = 64
+_WINDOW_EPOCHS = 64
 """Recent epochs that the line goes through, at most."""
 _WARMING = np.array([4.0, 16.0])
 """Epochs within which the first ones of a run become quicker, quick and slow parts of it."""
-_FREE = 2
+_SPARE_EPOCHS = 2
 """Epochs beyond those that a line needs, at least."""
-_RECENT = 8
+_RECENT_EPOCHS = 8
 """Recent epochs whose time outside the lanes bounds that of their rows."""
-_APART = 1.8
+_MIN_ROWS_RATIO = 1.8
 """Least ratio of the rows of large and small epochs (90 and 10 %) among those that are compared."""
-_CERTAIN = 6.0
+_MIN_SLOPE_SIGMAS = 6.0
 """Least slope in its standard errors."""
-_ODD = 4.0
+_OUTLIER_DISTANCES = 4.0
 """Distance from the line, in median distances, from which on an epoch does not count."""
-_MATTERS = 0.1
+_MIN_GROWING_SHARE = 0.1
 """Least share of the time outside the lanes that grows with the rows."""
 
 
@@ -51,7 +51,7 @@ class OutsideLanes:
     """Seconds that a source row takes outside the lanes, estimated from epochs."""
 
     def __init__(self) -> None:
-        self._epochs: deque[_Epoch] = deque(maxlen=_WINDOW)
+        self._epochs: deque[_Epoch] = deque(maxlen=_WINDOW_EPOCHS)
         self._count = 0
         self.per_row_s = 0.0
         """Seconds of a row outside the lanes; 0 until epochs show otherwise."""
@@ -67,12 +67,14 @@ class OutsideLanes:
             return self.per_row_s
         rows = [epoch.rows for epoch in self._epochs]
         low, high = np.quantile(rows, (0.1, 0.9)).tolist()
-        if high >= _APART * max(low, 1.0):
+        if high >= _MIN_ROWS_RATIO * max(low, 1.0):
             slope = _certain_slope(self._epochs)
-            if slope * sum(rows) >= _MATTERS * sum(epoch.outside_s for epoch in self._epochs):
+            if slope * sum(rows) >= _MIN_GROWING_SHARE * sum(
+                epoch.outside_s for epoch in self._epochs
+            ):
                 self.per_row_s = slope
         # What all of it takes bounds what the rows take: a sink may have become quicker.
-        recent = list(self._epochs)[-_RECENT:]
+        recent = list(self._epochs)[-_RECENT_EPOCHS:]
         recent_rows = sum(epoch.rows for epoch in recent)
         if recent_rows:
             bound = sum(epoch.outside_s for epoch in recent) / recent_rows
@@ -95,12 +97,12 @@ def _certain_slope(epochs: Sequence[_Epoch]) -> float:
         line = inverse @ (x.T @ y)
         distance = np.abs(y - x @ line)
         free = len(y) - np.linalg.matrix_rank(x)
-        if free < _FREE:
+        if free < _SPARE_EPOCHS:
             return 0.0
         if last:
             error = math.sqrt(float(distance @ distance) / free * max(float(inverse[0, 0]), 0.0))
-            return float(line[0] / rows.mean()) if line[0] > _CERTAIN * error else 0.0
-        near = distance <= _ODD * float(np.median(distance))
+            return float(line[0] / rows.mean()) if line[0] > _MIN_SLOPE_SIGMAS * error else 0.0
+        near = distance <= _OUTLIER_DISTANCES * float(np.median(distance))
         if near.sum() >= len(near) / 2:
             counts[np.flatnonzero(counts)[~near]] = False
     return 0.0

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
 
-_ROOM = 2
+_LANES_RESERVE = 2
 """Times the lanes of the start for which there are values enough, so that a query can scale out."""
 
 
@@ -97,7 +97,7 @@ def place_by_attributes(
     if not streams:
         return []
     edges = [*streams, *(edge for edge in in_lane_inputs(flow) if is_free(edge))]
-    lanes = _ROOM * num_lanes
+    lanes = _LANES_RESERVE * num_lanes
     needed = min_values(flow.num_key_groups, lanes, settings.max_imbalance)
     names = [operator.name for operator in flow.operators]
     plan = plan_fusion(_fusion_problem(flow, edges, settings, needed), score="attributes")
@@ -225,7 +225,7 @@ class ComparePlacing:
         self._settings, self._exchange, self._announce = settings, exchange, announce
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._hysteresis = Hysteresis(confirm=settings.confirm)
-        self._standing: dict[str, Proposal] = {}  # by subject
+        self._standing_proposals: dict[str, Proposal] = {}  # by subject
 
     def observe(self, epoch: FlowEpoch) -> None:
         """Add an epoch to the period.
@@ -252,9 +252,11 @@ class ComparePlacing:
             sums.exchange_ms += traffic.cpu_ms + sum(traffic.size_bytes) * self._exchange.byte_ms
             sums.exchange_ms += lanes * self._exchange.lane_ms
             if sums.epochs == self._settings.epochs:
-                self._compare(edge, self._sums.pop(ends), lanes, flow)
+                self._compare_placing(edge, self._sums.pop(ends), lanes, flow)
 
-    def _compare(self, edge: UpstreamInput, sums: _Sums, lanes: int, flow: CompiledFlow) -> None:
+    def _compare_placing(
+        self, edge: UpstreamInput, sums: _Sums, lanes: int, flow: CompiledFlow
+    ) -> None:
         """Compare and announce a period's costs of placing the sender as now, and as its receiver.
 
         If comparisons in a row favour the receiver's columns, and settings allow it, they will be
@@ -290,9 +292,9 @@ class ComparePlacing:
             and not flow.operator(edge.upstream).partition_stated
         )
         if not self._hysteresis.is_confirmed(subject, pays):
-            self._standing.pop(subject, None)
+            self._standing_proposals.pop(subject, None)
             return
-        self._standing[subject] = Proposal(
+        self._standing_proposals[subject] = Proposal(
             subject=subject,
             change=Repartition(operator=edge.upstream, columns=tuple(edge.keys)),
             reason=f"an epoch takes {costs.together_ms:.1f} ms instead of {costs.apart_ms:.1f} ms",
@@ -304,11 +306,11 @@ class ComparePlacing:
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
         """Propose the columns that the last comparisons agree on, until it is answered."""
-        yield from tuple(self._standing.values())
+        yield from tuple(self._standing_proposals.values())
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out or turned down."""
-        self._standing.pop(proposal.subject, None)
+        self._standing_proposals.pop(proposal.subject, None)
         self._hysteresis.reset(proposal.subject)
 
 

@@ -37,18 +37,18 @@ class PlannerThread:
     """Runs one function at a time on a thread that can be given up."""
 
     def __init__(self) -> None:
-        self._given_up: _Call[Any] | None = None
+        self._abandoned_call: _Call[Any] | None = None
 
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
         """Return what `plan` returns, and raise what it raises."""
-        if self._given_up is not None and not self._given_up.interrupt():
+        if self._abandoned_call is not None and not self._abandoned_call.interrupt():
             raise TimeoutError
         call = _Call(plan)
         if not call.has_ended_within(time_limit_s):
-            self._given_up = call
+            self._abandoned_call = call
             call.interrupt()
             raise TimeoutError
-        self._given_up = None
+        self._abandoned_call = None
         return call.result()
 
 
@@ -57,10 +57,10 @@ class _Call(Generic[T]):
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
-        self._returned: list[T] = []
+        self._results: list[T] = []
         self._failed: list[BaseException] = []
-        self._ending = threading.Lock()
-        self._begun = False  # before, an exception raised in its thread would not be caught
+        self._ending_lock = threading.Lock()
+        self._has_begun = False  # before, an exception raised in its thread would not be caught
         self._thread = threading.Thread(target=self._run_thread, name="godwit-planner", daemon=True)
         self._thread.start()
 
@@ -72,7 +72,7 @@ class _Call(Generic[T]):
     def result(self) -> T:
         """Return the function's result, or raise its error."""
         if not self._failed:
-            return self._returned[0]
+            return self._results[0]
         error = self._failed[0]
         if isinstance(error, Exception):
             raise error
@@ -93,18 +93,18 @@ class _Call(Generic[T]):
         # An exception raised after the time limit is dropped.
         with contextlib.suppress(_PlannerEnded):
             try:
-                self._begun = True
+                self._has_begun = True
                 returned = self._function()
-                with self._ending:
-                    self._returned.append(returned)
+                with self._ending_lock:
+                    self._results.append(returned)
             except BaseException as error:  # noqa: BLE001  raised again where it was asked for
-                with self._ending:
+                with self._ending_lock:
                     self._failed.append(error)
 
     def _raise_in_thread(self) -> None:
         """Raise `_PlannerEnded` in the call's thread, if its function still runs."""
-        with self._ending:
-            if self._begun and not self._returned and not self._failed:
+        with self._ending_lock:
+            if self._has_begun and not self._results and not self._failed:
                 identity = ctypes.c_ulong(self._thread.ident or 0)
                 ended = ctypes.py_object(_PlannerEnded)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ended)

@@ -322,15 +322,15 @@ def _planner_failed(name: str, reason: str) -> PlannerFailedError:
     )
 
 
-_STEADY = 0.25
+_STEADY_SHARE = 0.25
 """Share by which rates, epochs and latencies of two periods may differ that are of steady state;
 and share of an epoch's rows by which what sources hold back may."""
 _HISTORY = 8
 """Past periods that planners over a history get, at least."""
-_SIZES = 256
+_REMEMBERED_SIZES = 256
 """Numbers of executors that are remembered."""
 _NEARLY = 0.05
-_WORK = 500_000
+_MAX_SEARCH_WORK = 500_000
 """Key groups times executors times rounds that the default planner may search in a decision."""
 
 
@@ -369,50 +369,52 @@ class Planning:
         self._announce = announce
         self.started_s = now_s if started_s is None else started_s
         """Time at which the run began, by the controller's clock."""
-        self._now_s, self._coming = now_s, 0
+        self._now_s, self._num_coming = now_s, 0
         self._limit_s = settings.planning_limit_s
         self._any_gain = settings.worth.gain == "any"
-        self._left_s, self._searched = self._limit_s, 1
+        self._remaining_search_s, self._num_searches = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
         self._speeds: Mapping[str, float] = {}  # executor → speed in the last period
         self._periods = 0
         self._executors: frozenset[str] = frozenset()  # that key groups may be on
         self._changed_in = 0  # period in which these, or places of key groups, last changed
         self._random = np.random.default_rng(0)
-        self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
+        self._cluster_sizes = deque(
+            sizes, maxlen=_REMEMBERED_SIZES
+        )  # numbers of executors, each change one
         style: type[PlacementStyle] = load_style(settings)
-        self._style = style(settings, topology, announce, targets=targets)
+        self._placement_style = style(settings, topology, announce, targets=targets)
         self._failure = ""
         self._learning = Learning()
         # the last period in which nothing changed
-        self._unchanged: ScalingSituation | None = None
+        self._unchanged_situation: ScalingSituation | None = None
         # time, key groups and bytes of the moves of the last period
-        self._spent: list[tuple[float, ...]] = []
+        self._last_migration_costs: list[tuple[float, ...]] = []
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Past and present numbers of executors, oldest first."""
-        return tuple(self._sizes)
+        return tuple(self._cluster_sizes)
 
     @property
     def targets(self) -> tuple[int, ...]:
         """Numbers of executors after each next migration, where the style plans several."""
-        return self._style.targets
+        return self._placement_style.targets
 
     @property
     def status(self) -> Mapping[str, Any]:
         """Entries that the style adds to the controller's status."""
-        return self._style.status
+        return self._placement_style.status
 
     @property
     def replans(self) -> bool:
         """True if a new plan may be made while another is carried out."""
-        return self._style.replans
+        return self._placement_style.replans
 
     def record_size(self, executors: int) -> None:
         """Append a number of executors to the history that planners predict from (paper 1 §5.2)."""
-        if executors and (not self._sizes or self._sizes[-1] != executors):
-            self._sizes.append(executors)
+        if executors and (not self._cluster_sizes or self._cluster_sizes[-1] != executors):
+            self._cluster_sizes.append(executors)
 
     def restore_from_event(self, event: events.Event) -> None:
         """Record executor counts, before and wanted, if an earlier run's event is a scaling."""
@@ -422,14 +424,16 @@ class Planning:
 
     def start_time_limit(self, now_s: float, *, coming: int = 0) -> None:
         """Start the time limit of a decision; `coming`: number of executors that will join."""
-        self._left_s, self._now_s, self._coming = self._limit_s, now_s, coming
+        self._remaining_search_s, self._now_s, self._num_coming = self._limit_s, now_s, coming
         # A period that ends early shares the budget of the one before.
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
-        self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
+        self._last_migration_costs = [
+            (at_s, *rest) for at_s, *rest in self._last_migration_costs if at_s > begun_s
+        ]
 
     def spend(self, selected: SelectedMoves, now_s: float) -> None:
         """Subtract moves that are carried out from the period's budget."""
-        self._spent.append((now_s, len(selected.order), selected.moved_bytes))
+        self._last_migration_costs.append((now_s, len(selected.order), selected.moved_bytes))
         self._changed_in = self._periods
 
     @property
@@ -439,7 +443,9 @@ class Planning:
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
         """Return the rest of the period's budget, and whether it is still whole."""
-        moves, size_bytes = (sum(spent[column] for spent in self._spent) for column in (1, 2))
+        moves, size_bytes = (
+            sum(spent[column] for spent in self._last_migration_costs) for column in (1, 2)
+        )
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
     def add_to_history(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
@@ -498,7 +504,7 @@ class Planning:
                 statistics=period,
                 view=view,
                 # Without speeds, a slow executor's key groups count as heavy.
-                speeds=speeds if self._style.minds_speeds else {},
+                speeds=speeds if self._placement_style.minds_speeds else {},
                 means=settings.worth.means,
                 limits=settings.search.limits,
                 draining=draining,
@@ -506,10 +512,12 @@ class Planning:
                 topology=self._topology,
                 seconds_per_byte=settings.worth.seconds_per_byte,
             )
-            for group in self._style.groups
+            for group in self._placement_style.groups
             if all(name in view.components for name in group)
         ]
-        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in measured)
+        self._num_searches = sum(
+            q.problem.num_key_groups * q.problem.num_executors for q in measured
+        )
         measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
         for unit in measured:
@@ -544,8 +552,8 @@ class Planning:
         problem = measured.problem
         planned, first = problem.current, None
         if not fixed.issuperset(measured.components):
-            turn = self._turn(problem, hypothetical=hypothetical)
-            first = self._style.before(measured, turn)
+            turn = self._decision_circumstances(problem, hypothetical=hypothetical)
+            first = self._placement_style.before(measured, turn)
             asked = self._run_planner(measured, turn) if first is None else first
             planned = with_evacuation(problem, asked)
             for name in fixed & set(measured.components):
@@ -571,20 +579,20 @@ class Planning:
                 held_bytes=measured.held_bytes,
                 variance=measured.variance,
                 alone=alone,
-                whole=self._style.whole,
+                whole=self._placement_style.whole,
                 must=first is not None,
             ),
-            planner=self._style.name,
+            planner=self._placement_style.name,
         )
 
-    def _turn(self, problem: Problem, *, hypothetical: bool) -> Turn:
+    def _decision_circumstances(self, problem: Problem, *, hypothetical: bool) -> Turn:
         """Return the circumstances of a decision about a problem; `hypothetical`: see `plan`."""
         return Turn(
             hypothetical=hypothetical,
-            waits=self._coming > 0 and not problem.draining[problem.current].any(),
+            waits=self._num_coming > 0 and not problem.draining[problem.current].any(),
             running_s=self._now_s - self.started_s,
             try_plan=self._try_plan,
-            search=lambda: self._search(problem),
+            search=lambda: self._fewest_moves_assignment(problem),
         )
 
     def _run_planner(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
@@ -603,9 +611,9 @@ class Planning:
             return problem.current  # whatever a planner said, it would not be worth it
         if self._periods % self._settings.search.every and not needed:
             return problem.current
-        return self._style.plan(measured, turn)
+        return self._placement_style.plan(measured, turn)
 
-    def _search(self, problem: Problem) -> IntArray:
+    def _fewest_moves_assignment(self, problem: Problem) -> IntArray:
         """Return the planner's assignment, by as few moves as suffice; the present one if none."""
         limits, best = problem.limits, problem.current
         for moves in self._move_limits(problem):
@@ -629,7 +637,7 @@ class Planning:
         if self._any_gain or known is None or "max_moves" in known.refuses:
             return (most,)
         few = 2 * _excess_key_groups(problem) + 4
-        counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
+        counts = (few, 4 * few) if self._num_searches <= _MAX_SEARCH_WORK else (2 * few,)
         return tuple(n if most is None else min(n, most) for n in counts)
 
     def _try_plan(self, problem: Problem, /, **options: Any) -> Solution | None:
@@ -658,13 +666,13 @@ class Planning:
 
     def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
         """Return the result of a planner; raise `TimeoutError` if the decision's time is over."""
-        if self._left_s <= 0:
+        if self._remaining_search_s <= 0:
             raise TimeoutError
         began = time.perf_counter()
         try:
-            return self._run(plan, time_limit_s=self._left_s)
+            return self._run(plan, time_limit_s=self._remaining_search_s)
         finally:
-            self._left_s -= time.perf_counter() - began
+            self._remaining_search_s -= time.perf_counter() - began
 
     def _planner_options(self, problem: Problem) -> dict[str, Any]:
         """Return the planner's options: those of the user, past sizes, and limits of the solver."""
@@ -674,20 +682,22 @@ class Planning:
             return options
         if known.from_history is not None:
             history = StreamHistory(
-                sizes=tuple(self._sizes), problem=problem, given=options, rng=self._random
+                sizes=tuple(self._cluster_sizes), problem=problem, given=options, rng=self._random
             )
             options |= known.from_history(history)
         if known.name == "milp":
-            options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
+            options.setdefault(
+                "rounds", int(np.clip(_MAX_SEARCH_WORK // self._num_searches, 0, 30))
+            )
             options.setdefault("patience", 10)
             options.setdefault("node_limit", 1)
             # Nearer to the optimum than what the moves are cut short at, and than noise is small.
             options.setdefault("gap", 10 * settings.worth.max_load_distance)
         if "time_limit_s" in known.takes:
-            if math.isinf(self._left_s):
+            if math.isinf(self._remaining_search_s):
                 options.setdefault("time_limit_s", math.inf)
                 options.setdefault("node_limit", 1)
-            options.setdefault("time_limit_s", max(1e-3, min(1.0, self._left_s / 2)))
+            options.setdefault("time_limit_s", max(1e-3, min(1.0, self._remaining_search_s / 2)))
         return options
 
     def situation(
@@ -779,21 +789,21 @@ class Planning:
             self._learning.note_costs(situation)
             situation = replace(situation, learned=self._learning.learned)
         behind = (situation.backlog_rows or 0) > situation.arrival_per_s * _waits_s(situation)
-        before = None if changing or behind else self._unchanged
-        self._unchanged = None if changing or behind else situation
+        before = None if changing or behind else self._unchanged_situation
+        self._unchanged_situation = None if changing or behind else situation
         if before is None or before.executors != situation.executors:
             return situation, False
         # The busier lanes are, the longer it takes epochs to become as short as they will be.
-        slowly = _STEADY * min(1.0, 2 * max(1 - situation.busiest, 0.0))
+        slowly = _STEADY_SHARE * min(1.0, 2 * max(1 - situation.busiest, 0.0))
         for former, other, allowed in (
-            (before.arrival_per_s, situation.arrival_per_s, _STEADY),
+            (before.arrival_per_s, situation.arrival_per_s, _STEADY_SHARE),
             (before.epoch_s, situation.epoch_s, slowly),
             (before.latency.mean_s, situation.latency.mean_s, slowly),
         ):
             if abs(other - former) > allowed * former:
                 return situation, False
         worked_off = abs((situation.backlog_rows or 0) - (before.backlog_rows or 0))
-        if worked_off > _STEADY * situation.arrival_per_s * situation.epoch_s:
+        if worked_off > _STEADY_SHARE * situation.arrival_per_s * situation.epoch_s:
             return situation, False
         self._learning.note_latency(situation)
         return replace(situation, learned=self._learning.learned), True
@@ -805,7 +815,7 @@ def _waits_s(situation: ScalingSituation) -> float:
     Epochs that work off a backlog are long, so their length alone does not tell.
     """
     modelled_s = modelled_latency_s(situation, max(situation.executors, 1), situation.learned)
-    return min(situation.epoch_s, _STEADY * modelled_s if modelled_s > 0 else math.inf)
+    return min(situation.epoch_s, _STEADY_SHARE * modelled_s if modelled_s > 0 else math.inf)
 
 
 def _has_small_gap(solution: Solution) -> bool:

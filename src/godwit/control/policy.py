@@ -71,35 +71,35 @@ class Hysteresis:
     """Rule that changes are confirmed by evaluations in a row, and followed by a rest."""
 
     def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
-        self._confirm, self._rest_s = confirm, rest_s
-        self._proposed: dict[str, tuple[Hashable, int]] = {}
-        self._made: dict[str, tuple[str, float]] = {}
+        self._num_confirmations, self._min_rest_s = confirm, rest_s
+        self._proposals_in_a_row: dict[str, tuple[Hashable, int]] = {}
+        self._last_change: dict[str, tuple[str, float]] = {}
 
     def is_confirmed(self, subject: str, change: Hashable) -> bool:
         """Count an evaluation; return whether enough in a row gave the same change of a subject.
 
         A falsy change (``None``, an empty tuple) means no change, and resets the count.
         """
-        before, times = self._proposed.pop(subject, (None, 0))
+        before, times = self._proposals_in_a_row.pop(subject, (None, 0))
         if not change:
             return False
         times = times + 1 if before == change else 1
-        self._proposed[subject] = change, times
-        return times >= self._confirm
+        self._proposals_in_a_row[subject] = change, times
+        return times >= self._num_confirmations
 
     def record(self, subject: str, change: str, at_s: float) -> None:
         """Record that a change of a subject was made: its cool-down begins."""
         self.reset(subject)
-        self._made[subject] = change, at_s
+        self._last_change[subject] = change, at_s
 
     def cooling_down(self, subject: str, now_s: float) -> str:
         """Return the last change of a subject during its cool-down; else empty."""
-        change, at_s = self._made.get(subject, ("", -math.inf))
-        return change if now_s - at_s < self._rest_s else ""
+        change, at_s = self._last_change.get(subject, ("", -math.inf))
+        return change if now_s - at_s < self._min_rest_s else ""
 
     def reset(self, subject: str) -> None:
         """Require that the next change of a subject is confirmed from the beginning."""
-        self._proposed.pop(subject, None)
+        self._proposals_in_a_row.pop(subject, None)
 
 
 class ManualOverrides:
@@ -125,18 +125,20 @@ class ManualOverrides:
         announce: Announce,
         stated: Iterable[str] = (),  # operators that the start's options name
     ) -> None:
-        self._respect_s, self._announce = respect_s, announce
-        self._stated = frozenset(stated)
-        self._until_s: dict[str, float] = {}  # manual change → end of its override
-        self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
-        self._drained: frozenset[str] = frozenset()
+        self._override_s, self._announce = respect_s, announce
+        self._stated_subjects = frozenset(stated)
+        self._override_ends_s: dict[str, float] = {}  # manual change → end of its override
+        self._manual_migrations_noted: Mapping[
+            str, int
+        ] = {}  # component → migrations by hand noted so far
+        self._drained_executors: frozenset[str] = frozenset()
         self._lock = threading.RLock()
 
     def record(self, decisions: Iterable[str], now_s: float) -> None:
         """Record and announce decisions of a user, as texts of `ManualChange`."""
-        until_s = now_s + self._respect_s
+        until_s = now_s + self._override_s
         for name in map(str, decisions):
-            self._until_s[name] = until_s
+            self._override_ends_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
     def record_ongoing(self, decisions: Iterable[str], now_s: float) -> None:
@@ -144,7 +146,7 @@ class ManualOverrides:
         for name in decisions:
             with self._lock:
                 if self.holds(name, now_s):
-                    self._until_s[name] = now_s + self._respect_s
+                    self._override_ends_s[name] = now_s + self._override_s
                 else:
                     self.record([name], now_s)
 
@@ -157,18 +159,20 @@ class ManualOverrides:
         """
         with self._lock:
             begun = view.begun_by_hand
-            moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
+            moved = {
+                name for name in begun if begun[name] > self._manual_migrations_noted.get(name, 0)
+            }
             moved.update(name for name, c in view.components.items() if c.by_hand)
-            self._begun = begun
+            self._manual_migrations_noted = begun
             self.record_ongoing(map(ManualChange.MIGRATION.of, sorted(moved)), now_s)
         if own_draining is None:
             return
         drained = view.draining - set(own_draining)
-        for executor in sorted(drained - self._drained):
-            until_s = now_s + self._respect_s
+        for executor in sorted(drained - self._drained_executors):
+            until_s = now_s + self._override_s
             what = ManualChange.DRAINING.of(executor)
             self._announce(events.ManualOverrideRespected, what=what, until_s=until_s)
-        self._drained = drained
+        self._drained_executors = drained
 
     def restore_from_event(self, event: events.Event, now_s: float) -> None:
         """Restore an override from an event of an earlier run; other events are ignored."""
@@ -180,25 +184,25 @@ class ManualOverrides:
     def restore(self, until_s: Mapping[str, float], now_s: float) -> None:
         """Restore the overrides of an earlier run: decision → time until which it holds."""
         for what, then_s in until_s.items():
-            most_s = min(then_s, now_s + self._respect_s)
-            self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
+            most_s = min(then_s, now_s + self._override_s)
+            self._override_ends_s[what] = max(self._override_ends_s.get(what, most_s), most_s)
 
     def holds(self, decision: str, now_s: float) -> bool:
         """Return whether the override of a decision, a text of `ManualChange`, is still valid."""
-        stated = ManualChange.COMPONENTS.name_in(decision) in self._stated
-        return stated or self._until_s.get(decision, now_s) > now_s
+        stated = ManualChange.COMPONENTS.name_in(decision) in self._stated_subjects
+        return stated or self._override_ends_s.get(decision, now_s) > now_s
 
     def operators(self, flow: CompiledFlow, now_s: float) -> frozenset[str]:
         """Return the operators of a flow whose components must stay as they are."""
-        valid = [what for what, until_s in list(self._until_s.items()) if until_s > now_s]
+        valid = [what for what, until_s in list(self._override_ends_s.items()) if until_s > now_s]
         migrated = set(map(ManualChange.MIGRATION.name_in, valid))
         moved = (o.name for c in flow.components if c.name in migrated for o in c.operators)
         regrouped = filter(None, map(ManualChange.COMPONENTS.name_in, valid))
-        return self._stated.union(moved, regrouped)
+        return self._stated_subjects.union(moved, regrouped)
 
     def seconds_left(self, now_s: float) -> Mapping[str, float]:
         """Return decision made by hand → seconds for which its override is still valid."""
-        return {what: t - now_s for what, t in list(self._until_s.items()) if t > now_s}
+        return {what: t - now_s for what, t in list(self._override_ends_s.items()) if t > now_s}
 
 
 def reversed_by_regrouping(flow: CompiledFlow, *operators: str) -> frozenset[str]:
@@ -230,10 +234,10 @@ class PolicyLoop:
         """Decide on the proposals of policies, and have the actor carry out those that pay."""
         for policy in policies:
             for proposal in policy.propose(now_s):
-                if self._decide(proposal, actor, now_s):
+                if self._carry_out_or_skip(proposal, actor, now_s):
                     policy.answered(proposal)
 
-    def _decide(self, proposal: Proposal, actor: Actor, now_s: float) -> bool:
+    def _carry_out_or_skip(self, proposal: Proposal, actor: Actor, now_s: float) -> bool:
         """Carry out a proposal, or skip it; return ``False`` if it has to be decided again."""
         if proposal.change is None:
             self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)

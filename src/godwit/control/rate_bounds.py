@@ -37,7 +37,7 @@ _NOISY = 0.04
 Below it, the range between too few and too many executors is wider than noise.
 """
 _PERIODS_OF_NOISE = 16
-_TELLING = 4
+_MIN_DIFFERENCES = 4
 """Min. number of second differences of the rate that measure its deviation."""
 _MAD_TO_SIGMA = 1.4826
 
@@ -50,30 +50,30 @@ class RateBounds:
         self._periods: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._rates: deque[float] = deque(maxlen=_MOST)
         self._errors: deque[float] = deque(maxlen=_PERIODS_OF_NOISE)  # as shares
-        self._looks = 0
+        self._num_periods = 0
         self.low, self.high = 0.0, math.inf
 
     def add(self, rate: float, error: float) -> None:
         """Add a period: its rate in rows a second, and the rate's standard error as a share."""
         self._rates.append(rate)
-        error = max(rate * error, _deviation(self._rates))
+        error = max(rate * error, _deviation_from_trend(self._rates))
         self._errors.append(error / rate if rate > 0 else 0.0)
         self._periods.append((rate, error))
-        self._looks += 1
-        self._bound()
+        self._num_periods += 1
+        self._update_bounds()
         if self.low > self.high:  # the last periods and those before had different rates
             self._periods = deque([(rate, error)], maxlen=_MOST)
-            self._looks = 1
-            self._bound()
+            self._num_periods = 1
+            self._update_bounds()
 
     @property
     def noisy(self) -> bool:
         """True if a period's rate is so uncertain that it needs the test."""
         return median(self._errors) > _NOISY
 
-    def _bound(self) -> None:
+    def _update_bounds(self) -> None:
         """Bound the rate by the last periods."""
-        share = _ALPHA / len(_PERIODS) / (self._looks * (self._looks + 1))
+        share = _ALPHA / len(_PERIODS) / (self._num_periods * (self._num_periods + 1))
         quantile = NormalDist().inv_cdf(1 - share)
         rates, error = np.array(self._periods)[::-1].T
         counts = _PERIODS[len(rates) >= _PERIODS]
@@ -83,11 +83,11 @@ class RateBounds:
         self.high = float((mean + margin).min())
 
 
-def _deviation(rates: Iterable[float]) -> float:
+def _deviation_from_trend(rates: Iterable[float]) -> float:
     """Return the standard deviation of periods' rates from a steady or a steadily changing one.
 
     0 if they are too few to tell.
     """
     series = list(rates)
     bends = [abs(a - 2 * b + c) for a, b, c in zip(series, series[1:], series[2:], strict=False)]
-    return _MAD_TO_SIGMA * median(bends) / math.sqrt(6) if len(bends) >= _TELLING else 0.0
+    return _MAD_TO_SIGMA * median(bends) / math.sqrt(6) if len(bends) >= _MIN_DIFFERENCES else 0.0

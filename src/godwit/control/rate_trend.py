@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _LENGTHS = (6, 8, 12, 16)
 """Numbers of last intervals in which a trend may show."""
-_KEPT = 32
+_MAX_INTERVALS = 32
 """Intervals that noise is measured by, at most."""
-_TOGETHER = (1, 2, 4)
+_INTERVALS_TOGETHER = (1, 2, 4)
 """Numbers of intervals in a row by which it is measured."""
-_TELLING = 4
+_MIN_DIFFERENCES = 4
 """Min. number of second differences of several intervals together that measure it."""
 _ERRORS = 4.0
 _MAD_TO_SIGMA = 1.4826
@@ -58,7 +58,7 @@ class RateTrend:
     """Rates of the last intervals between epochs, and their trend."""
 
     def __init__(self) -> None:
-        self._points: deque[tuple[float, float]] = deque(maxlen=_KEPT + 1)
+        self._points: deque[tuple[float, float]] = deque(maxlen=_MAX_INTERVALS + 1)
 
     def add(self, at_s: float, rows: float) -> None:
         """Add a point: all `rows` that had arrived by `at_s`."""
@@ -77,7 +77,7 @@ class RateTrend:
             return None
         times_s, rows = np.array(self._points).T
         rates, middles_s = np.diff(rows) / np.diff(times_s), (times_s[1:] + times_s[:-1]) / 2
-        noise = max(_noise(times_s, rows), _NOISE_FLOOR * float(rates[-1]))
+        noise = max(_rate_deviation(times_s, rows), _NOISE_FLOOR * float(rates[-1]))
         for length in _LENGTHS:
             if length > len(rates):
                 break
@@ -99,16 +99,16 @@ class RateTrend:
         return None
 
 
-def _noise(times_s: FloatArray, rows: FloatArray) -> float:
+def _rate_deviation(times_s: FloatArray, rows: FloatArray) -> float:
     """Return the standard deviation of an interval's rate, as far as sums of intervals show it.
 
     Deviations may last longer than an interval; then those of several together tell.
     """
     noise = 0.0
-    for length in _TOGETHER:
+    for length in _INTERVALS_TOGETHER:
         rates = np.diff(rows[::-length]) / np.diff(times_s[::-length])
         bends = np.abs(np.diff(rates, 2))
-        if length == 1 or len(bends) >= _TELLING:
+        if length == 1 or len(bends) >= _MIN_DIFFERENCES:
             sigma = _MAD_TO_SIGMA * float(np.median(bends)) / math.sqrt(6)
             noise = max(noise, sigma * math.sqrt(length))
     return noise

@@ -112,20 +112,20 @@ class Rebalancing:
 
     def __init__(self, settings: Control, migrations: Coordinator, announce: Announce) -> None:
         self._settings, self._migrations, self._announce = settings, migrations, announce
-        self._asked = 0
-        self._own: dict[str, _Migration] = {}
+        self._num_requested = 0
+        self._own_migrations: dict[str, _Migration] = {}
         self._now_s = 0.0  # when this step began
         self._judge = BalanceJudge(announce)
 
     @property
     def ids(self) -> frozenset[str]:
         """Ids of the controller's own migrations that are under way."""
-        return frozenset(own.id for own in self._own.values())
+        return frozenset(own.id for own in self._own_migrations.values())
 
     @property
     def under_way(self) -> dict[str, str]:
         """Component → id of the controller's migration of it that is under way."""
-        return {name: own.id for name, own in self._own.items()}
+        return {name: own.id for name, own in self._own_migrations.items()}
 
     def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
         """Return the reason to replace migrations under way by a new plan.
@@ -134,9 +134,13 @@ class Rebalancing:
         """
         measured = plan.measured
         remaining: dict[int, str] = {}
-        under_way = [self._own[name] for name in measured.components if name in self._own]
+        under_way = [
+            self._own_migrations[name]
+            for name in measured.components
+            if name in self._own_migrations
+        ]
         for name in measured.components:
-            if name in self._own:
+            if name in self._own_migrations:
                 component, first = view.components[name], measured.parts[name].start
                 ends = {t.key_group: t.destination for t in component.transfers if t.planned}
                 ends |= {move.key_group: move.destination for move in component.moves}
@@ -166,17 +170,17 @@ class Rebalancing:
         """
         return any(
             own.copied_s is not None and left_s < own.copied_s and view.components[name].transfers
-            for name, own in self._own.items()
+            for name, own in self._own_migrations.items()
         )
 
     def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
         """Judge the moves that have ended by this period's load; called once a period."""
-        self._judge.judge_ended(planned, period, self._own.keys())
+        self._judge.judge_ended(planned, period, self._own_migrations.keys())
 
     def executors_released(self, executors: Collection[str]) -> None:
         """Record executors that were given back; their loss must not abandon a plan."""
-        for name, own in self._own.items():
-            self._own[name] = replace(own, executors=own.executors.difference(executors))
+        for name, own in self._own_migrations.items():
+            self._own_migrations[name] = replace(own, executors=own.executors.difference(executors))
 
     def update(self, view: ProtocolView, now_s: float) -> None:
         """Drop migrations that have ended; cancel those that involve lost executors.
@@ -184,26 +188,26 @@ class Rebalancing:
         Also notes whose copies have been made.
         """
         self._now_s = now_s
-        for name, own in list(self._own.items()):
+        for name, own in list(self._own_migrations.items()):
             component = view.components.get(name)
             if component is None or component.migration != own.id:
-                del self._own[name]
+                del self._own_migrations[name]
                 continue
             copying = component.moves or not all(t.warm for t in component.transfers)
             if own.copied_s is None and not copying:
-                self._own[name] = replace(own, copied_s=now_s - own.started_s)
+                self._own_migrations[name] = replace(own, copied_s=now_s - own.started_s)
             gone = sorted(own.executors - view.executors.keys())
             if gone:
-                self._abandon(name, own, f"executor {gone[0]} is gone")
+                self._cancel_migration(name, own, f"executor {gone[0]} is gone")
 
-    def _abandon(self, name: str, migration: _Migration, reason: str) -> None:
+    def _cancel_migration(self, name: str, migration: _Migration, reason: str) -> None:
         """Cancel the controller's migration of component `name`, and announce the reason."""
         try:
             self._migrations.cancel(migration.id, reason)
         except GodwitError:
             return  # it has just ended by itself
         finally:
-            del self._own[name]
+            del self._own_migrations[name]
         self._judge.abandoned(name)
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
@@ -215,12 +219,14 @@ class Rebalancing:
         plan = change.plan
         measured, selected = plan.measured, plan.selected
         for name in measured.components:
-            if name in self._own:
-                self._abandon(name, self._own[name], change.instead)
+            if name in self._own_migrations:
+                self._cancel_migration(name, self._own_migrations[name], change.instead)
         problem = measured.problem
         started: dict[str, str] = {}
         busy = busy_lanes(measured, self._migrations.view, selected.order)
-        relief = _relief(problem, selected.assignment) / len(plan.moving_components or (1,))
+        relief = _relief_of_busiest(problem, selected.assignment) / len(
+            plan.moving_components or (1,)
+        )
         for name in measured.components:
             part = measured.parts[name]
             order = [k for k in selected.order.tolist() if part.start <= k < part.stop]
@@ -287,8 +293,8 @@ class Rebalancing:
         measured = plan.measured
         weight = measured.problem.weight[measured.parts[name]]
         sizes = measured.held_bytes[measured.parts[name]]
-        self._asked += 1
-        migration = f"{CONTROLLER}{self._asked}"
+        self._num_requested += 1
+        migration = f"{CONTROLLER}{self._num_requested}"
         try:
             current = with_newcomers(view.components[name].assignment, view.executors)
             _check_sources(name, current, dict(zip(places, sources, strict=True)))
@@ -311,7 +317,7 @@ class Rebalancing:
             self._announce(events.PlanAbandoned, component=name, reason=error.message)
             return ""
         problem = measured.problem
-        self._own[name] = _Migration(
+        self._own_migrations[name] = _Migration(
             id=migration,
             executors=frozenset(places.values()) | frozenset(sources),
             known_executors=frozenset(problem.executors),
@@ -322,7 +328,7 @@ class Rebalancing:
         return migration
 
 
-def _relief(problem: Problem, after: IntArray) -> float:
+def _relief_of_busiest(problem: Problem, after: IntArray) -> float:
     """Return the share of its time by which the busiest executor is relieved; at least 0.
 
     `after`: executor of each key group after the moves.
@@ -396,7 +402,7 @@ _LANES_EPOCHS = 3
 or half a period."""
 _LEAST_GAIN = 0.1
 """Share of the mean lane by which the busiest one must come down."""
-_FINE = 0.25
+_FINE_THRESHOLD_SHARE = 0.25
 """Part of both thresholds that will do where it is more than noise explains."""
 
 
@@ -415,7 +421,7 @@ class LaneBalancing:
 
     def __init__(self, settings: Control, overrides: ManualOverrides, now_s: float) -> None:
         self._settings, self._overrides = settings, overrides
-        self._due_s = now_s
+        self._next_check_s = now_s
         self._epochs: deque[CommittedEpoch] = deque(maxlen=16)
 
     def observe(self, epoch: CommittedEpoch) -> None:
@@ -427,7 +433,7 @@ class LaneBalancing:
             name in before and before[name].assignment is not view.assignment
             for name, view in epoch.component_views.items()
         ):
-            self._due_s = -math.inf
+            self._next_check_s = -math.inf
         self._epochs.append(epoch)
 
     def reset(self) -> None:
@@ -439,9 +445,9 @@ class LaneBalancing:
     ) -> Iterator[Proposal]:
         """Yield changes of lanes, if it is time; `stages`: components that share lanes' tasks."""
         every = self._settings.cadence.lanes_every
-        if every is None or now_s < self._due_s:
+        if every is None or now_s < self._next_check_s:
             return
-        self._due_s = now_s + seconds(every, "The setting lanes_every")
+        self._next_check_s = now_s + seconds(every, "The setting lanes_every")
         for stage in stages:
             places = {
                 name: view.components[name].assignment
@@ -526,7 +532,9 @@ def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
 
     `error`: standard error of the measured ratio. `theta`: ratio allowed at most.
     """
-    allowed: FloatArray = np.minimum(theta, 1 + np.maximum(_FINE * (theta - 1), CERTAIN * error))
+    allowed: FloatArray = np.minimum(
+        theta, 1 + np.maximum(_FINE_THRESHOLD_SHARE * (theta - 1), CERTAIN * error)
+    )
     return allowed
 
 
@@ -575,7 +583,7 @@ def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneCh
         variance = np.concatenate([part.variance[mine[n]] for n, part in here.items()])
         error = float(np.bincount(current, variance, lanes).max()) ** 0.5 / mean
         allowed = float(_allowed_imbalance(np.array(error), theta))
-        gain = min(_LEAST_GAIN, max(_FINE * _LEAST_GAIN, CERTAIN * error))
+        gain = min(_LEAST_GAIN, max(_FINE_THRESHOLD_SHARE * _LEAST_GAIN, CERTAIN * error))
         was = float(np.bincount(current, load, lanes).max()) / mean
         if was <= allowed:
             continue

@@ -92,24 +92,26 @@ class Pace:
         patience: int = 2,  # periods in a row that must want fewer executors
     ) -> None:
         self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
-        self._arrived = True
+        self._executors_arrived = True
         # Arrival rate that the last decision was made for, as measured and with that to come.
         self._arrival_per_s = self._expected_per_s = math.inf
         # Arrival rate since a step, and the decisions made for it.
-        self._step_per_s, self._made = math.inf, 0
-        self._target = self._made_target = 0.0  # of the last answer, and of the last decision
+        self._rate_since_step, self._decisions_since_step = math.inf, 0
+        self._target = self._met_target = 0.0  # of the last answer, and of the last decision
         # Of the last periods at rest: how many executors sufficed, and the arrival rate.
-        self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
+        self._sufficient_at_rest: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
         # Periods in a row that asked for more where noise may have done so.
-        self._more_in_a_row = 0
-        self._missed_in_a_row = 0  # periods in a row whose measured figure missed the target
-        self._had = 0  # executors that there were or were to come
-        self._present = math.inf  # executors that there were in the last period; infinite: unknown
+        self._periods_asking_more = 0
+        self._periods_missing_target = 0  # periods in a row whose measured figure missed the target
+        self._present_or_coming = 0  # executors that there were or were to come
+        self._present_last_period = (
+            math.inf
+        )  # executors that there were in the last period; infinite: unknown
         self._backlog = BacklogTrend()
         self._rates = RateBounds()
         # Whether the stream is at rest, and was when the last decision was made.
-        self._steady = self._made_at_rest = False
-        self._answered = False  # whether the target was met at rest since the last decision
+        self._is_at_rest = self._decided_at_rest = False
+        self._target_met_since = False  # whether the target was met at rest since the last decision
         # Whether more executors than suffice for the rate were asked for, to work a backlog off;
         # and whether the last answer asks for such.
         self._lent = self._lends = False
@@ -139,14 +141,14 @@ class Pace:
         """
         decisions = self._made_for(kind, arrival_per_s, at_s)
         self._hysteresis.record(_SCALING, kind, at_s)
-        self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
+        self._executors_arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
         self._expected_per_s = max(arrival_per_s, expected_per_s or 0.0)
         if not self._is_same_step(arrival_per_s):
-            self._step_per_s = arrival_per_s
-        self._made, self._made_target = decisions + 1, self._target
-        self._made_at_rest, self._answered = self._steady, False
+            self._rate_since_step = arrival_per_s
+        self._decisions_since_step, self._met_target = decisions + 1, self._target
+        self._decided_at_rest, self._target_met_since = self._is_at_rest, False
         self._lent, self._lends = self._lends and kind == "out", False
-        self._sufficed.clear()
+        self._sufficient_at_rest.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
         """Return how many decisions were already made for the present change of the load.
@@ -154,16 +156,16 @@ class Pace:
         `kind`: of the decision that comes next; 0 if it is the first. A second decision soon after
         the first follows the same change, since the first came too early to see all of it.
         """
-        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._made_at_rest
-        return self._made if again or self._is_same_step(arrival_per_s) else 0
+        again = self._hysteresis.cooling_down(_SCALING, at_s) == kind and not self._decided_at_rest
+        return self._decisions_since_step if again or self._is_same_step(arrival_per_s) else 0
 
     def _is_same_step(self, arrival_per_s: float) -> bool:
         """Return whether an arrival rate is within 25 % of that of the last step decided for.
 
         False if no decision was made for a known rate.
         """
-        step = self._step_per_s
-        return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
+        step = self._rate_since_step
+        return max(arrival_per_s, step) <= _TOO_LITTLE_FACTOR * min(arrival_per_s, step) < math.inf
 
     def _as_decided(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
         """Return whether the last decision still meets its target, up to noise.
@@ -171,7 +173,7 @@ class Pace:
         It does if the measured figure nearly meets its target, and the arrival rate is that of the
         decision.
         """
-        if wanted.measured is None or wanted.measured > _NEARLY * wanted.target:
+        if wanted.measured is None or wanted.measured > _NOISE_RATIO * wanted.target:
             return False
         to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
         return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
@@ -180,9 +182,9 @@ class Pace:
         """Return whether target and arrival rate are those of the last decision, up to noise."""
         rates = sorted((situation.arrival_per_s, self._arrival_per_s))
         same_rate = rates[1] <= _SAME_RATE * rates[0] < math.inf
-        return same_rate and wanted.target == self._made_target
+        return same_rate and wanted.target == self._met_target
 
-    def _fewest(
+    def _fewest_at_rest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
         """Record an answer; return the executors that suffice by all of the last periods at rest.
@@ -191,15 +193,15 @@ class Pace:
         not `at_rest`, or the last decision is corrected by it already: more corrections would only
         follow the noise.
         """
-        decisions = self._made if self._is_same_step(situation.arrival_per_s) else 0
+        decisions = self._decisions_since_step if self._is_same_step(situation.arrival_per_s) else 0
         if not at_rest or wanted.sufficient is None or decisions > 1:
-            self._sufficed.clear()
+            self._sufficient_at_rest.clear()
             return None
-        self._sufficed.append((wanted.sufficient, situation.arrival_per_s))
-        rates = [rate for _, rate in self._sufficed]
+        self._sufficient_at_rest.append((wanted.sufficient, situation.arrival_per_s))
+        rates = [rate for _, rate in self._sufficient_at_rest]
         if len(rates) < _AT_REST or max(rates) > _SAME_RATE * min(rates):
             return None
-        return max(count for count, _ in self._sufficed)
+        return max(count for count, _ in self._sufficient_at_rest)
 
     def step(
         self,
@@ -220,27 +222,27 @@ class Pace:
         """
         self._rates.add(situation.arrival_per_s, situation.arrival_error)
         self._lends = False
-        have, self._steady = situation.executors, steady
+        have, self._is_at_rest = situation.executors, steady
         coming = have + pool.pending
-        lost, self._had = coming < self._had, coming
-        came, self._present = have > self._present, have
-        arrived, self._arrived = self._arrived, pool.pending == 0
+        lost, self._present_or_coming = coming < self._present_or_coming, coming
+        came, self._present_last_period = have > self._present_last_period, have
+        arrived, self._executors_arrived = self._executors_arrived, pool.pending == 0
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
         # With a backlog, latency is above the model's for a stream at rest: no executor is
         # removed before the target is met, or missed at rest for reasons other than executors.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
-        self._missed_in_a_row = self._missed_in_a_row + 1 if missed else 0
+        self._periods_missing_target = self._periods_missing_target + 1 if missed else 0
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s
         rising = (situation.expected_per_s or 0.0) > situation.arrival_per_s
         # Fewer will do once it is worked off, and then one decision does. It grows until executors
         # that have come have their key groups; one that stays is the sources' own.
         catching_up = self._backlog.is_changing(backlog, have, behind=behind) and paced
-        self._answered = self._answered or (steady and not missed and not behind)
+        self._target_met_since = self._target_met_since or (steady and not missed and not behind)
         # One alone is not worth a third decision for one rate: noise would ask for it again.
-        settled = paced and self._made > 1 and have - roomy == 1
+        settled = paced and self._decisions_since_step > 1 and have - roomy == 1
         settled = settled and self._is_as_decided_for(wanted, situation)
         self._target = wanted.target
         # Those that were only to work a backlog off are known to be too many once it is, and the
@@ -263,13 +265,13 @@ class Pace:
             # At rest shortly after a step, fewer seem to do than the rate needs in the end.
             sufficed = math.ceil(self._sufficed_per_row * situation.arrival_per_s - _ROUNDING)
             roomy = min(roomy, max(wanted.sufficient or roomy, bounded, sufficed))
-        fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
+        fewest = self._fewest_at_rest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             above = answer_at(self._rates.high) if noisy else None
             fewest = fewest if above is None else min(max(fewest, above.executors), have)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
             spare, fewer, roomy = True, True, max(fewest, bounded)
-        self._more_in_a_row = self._more_in_a_row + 1 if bounded > coming else 0
+        self._periods_asking_more = self._periods_asking_more + 1 if bounded > coming else 0
         if bounded > coming and paced and situation.idle:
             reason = f"{situation.idle}, so that an executor which comes would be idle"
             return ScalingStep(kind="refused", executors=coming, reason=reason)
@@ -277,9 +279,9 @@ class Pace:
             as_decided = (
                 not (lost or behind or shown) and paced and self._as_decided(wanted, situation)
             )
-            if as_decided and self._more_in_a_row < _AT_REST:
+            if as_decided and self._periods_asking_more < _AT_REST:
                 return ScalingStep(kind="stay", executors=have, reason="it may pass")
-            if noisy and paced and not (lost or behind or self._missed_in_a_row > 1):
+            if noisy and paced and not (lost or behind or self._periods_missing_target > 1):
                 below = answer_at(self._rates.low)
                 if below is not None and below.executors <= coming:
                     return ScalingStep(kind="stay", executors=have, reason=_NOISE)
@@ -288,7 +290,7 @@ class Pace:
             # after a step that was answered is a matter of its own.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             decisions = self._made_for("out", situation.arrival_per_s, situation.now_s)
-            again = decisions and not rising and not (behind and self._answered)
+            again = decisions and not rising and not (behind and self._target_met_since)
             if again and wanted.sufficient is not None:
                 aim = wanted.sufficient
             within = bounded if as_decided else min(max(aim, bounded), roomy)
@@ -302,14 +304,14 @@ class Pace:
             if self._lends:
                 rate = situation.arrival_per_s
                 self._sufficed_per_row = (wanted.sufficient or 0) / rate if rate > 0 else 0.0
-                self._lends_many = within >= _MANY * (wanted.sufficient or 0)
+                self._lends_many = within >= _MANY_RATIO * (wanted.sufficient or 0)
             return step
         if spare and not pool.pending:
             step = self._decide_fewer(roomy, situation, paced=paced, confirmed=fewer, repaid=repaid)
             # Out of reach is a target also while a backlog is worked off: no executor is
             # removed meanwhile. At rest those are removed that make no difference, unless a lane
             # is so busy that a little more load would make one.
-            calm = steady and busy_share(situation, roomy, situation.learned) < _CALM
+            calm = steady and busy_share(situation, roomy, situation.learned) < _CALM_BUSY_SHARE
             if not wanted.unattainable or (calm and step.kind == "in"):
                 return step
         if max(wanted.executors, situation.least) > most <= coming:
@@ -341,8 +343,8 @@ class Pace:
         )
         if pool.refused and resting:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
-        more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
-        more = more or (situation.expected_per_s or 0.0) > _TOO_LITTLE * self._expected_per_s
+        more = situation.arrival_per_s > _TOO_LITTLE_FACTOR * self._arrival_per_s
+        more = more or (situation.expected_per_s or 0.0) > _TOO_LITTLE_FACTOR * self._expected_per_s
         if paced and resting == "in" and not more:
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
         # A period of long epochs may outlast the cool-down, and shows them no better for that.
@@ -369,29 +371,29 @@ class Pace:
 
 
 _SCALING = ManualChange.SCALING.value
-_TOO_LITTLE = 1.25
+_TOO_LITTLE_FACTOR = 1.25
 """Factor above the rate that a decision was made for by which it was made for too little."""
 _AT_REST = 3
 """Periods in a row that tell how many executors suffice, where the target is met."""
 _SAME_RATE = 1.1
 """Factor by which measurements of one arrival rate may differ."""
 _NOISE = "the rate that asks for more may be noise"
-_MANY = 1.5
+_MANY_RATIO = 1.5
 """Executors over those that suffice from which those beyond are given back early."""
 _ROUNDING = 1e-6
 """Share of an executor that is none."""
-_NEARLY = 1.05
+_NOISE_RATIO = 1.05
 """Measured figure over its target up to which noise may be what it misses the target by."""
-_LEADS = 8
+_REMEMBERED_LEADS = 8
 """Requests that say how long executors take to come."""
 _FLICKER = 2
 """Periods in a row without a request, after which a refusal is announced again."""
 _OUT_OF_REACH = "the target is out of reach"
-_CALM = 0.7
+_CALM_BUSY_SHARE = 0.7
 """Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
-_STRAYS = 1.5
+_MAX_STRAY_RATIO = 1.5
 """Busiest lane of an epoch over that of the mean epoch, at most."""
-_FULL = 0.9
+_MAX_BUSY_SHARE = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
 
 
@@ -412,12 +414,12 @@ class Resizing:
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
         self._pool_view = PoolView()
-        self._refused, self._begun_anew_s = "", float("-inf")
+        self._refusal, self._restarted_s = "", float("-inf")
         self._judge = Judge(announce)
         self._model_error = ModelError(announce)
-        self._asked_s: float | None = None  # when those that are on their way were asked for
-        self._leads_s: deque[float] = deque(maxlen=_LEADS)
-        self._stayed = 0  # periods in a row in which nothing was wanted
+        self._requested_s: float | None = None  # when those that are on their way were asked for
+        self._last_leads_s: deque[float] = deque(maxlen=_REMEMBERED_LEADS)
+        self._periods_without_change = 0  # periods in a row in which nothing was wanted
         self.draining: frozenset[str] = frozenset()
         self.returned: frozenset[str] = frozenset()
         """Executors that were given back and are not gone yet."""
@@ -463,13 +465,15 @@ class Resizing:
     @property
     def lead_s(self) -> float:
         """Usual seconds from a request of executors until all have joined; initially a guess."""
-        return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
+        return (
+            float(np.median(self._last_leads_s)) if self._last_leads_s else self._settings.period_s
+        )
 
     def update(self, view: ProtocolView, now_s: float) -> None:
         """Forget lost executors, and measure the time that requested executors took to join."""
-        if self._asked_s is not None and not self.pending:
-            self._leads_s.append(now_s - self._asked_s)
-            self._asked_s = None
+        if self._requested_s is not None and not self.pending:
+            self._last_leads_s.append(now_s - self._requested_s)
+            self._requested_s = None
         self.draining &= view.draining
         self.returned &= view.executors.keys()
 
@@ -511,9 +515,9 @@ class Resizing:
         pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
             return
-        if now_s - self._begun_anew_s < self._settings.cool_down_s:
+        if now_s - self._restarted_s < self._settings.cool_down_s:
             return
-        self._begun_anew_s = now_s
+        self._restarted_s = now_s
         self._pace.record_decision("out", now_s)
         try:
             pool.add(least)
@@ -538,7 +542,7 @@ class Resizing:
         """
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
-        wanted = self._ask(model, situation)
+        wanted = self._ask_scaling_model(model, situation)
         if wanted is None:
             return
         resizing, shown = bool(self._pool_view.pending or view.draining), False
@@ -546,7 +550,7 @@ class Resizing:
             shown = self._model_error.update(situation, wanted, resizing=resizing)
         if self._model_error.factor > 1:
             situation = self._model_error.corrected(situation)
-            wanted = with_reserve(self._ask(model, situation) or wanted)
+            wanted = with_reserve(self._ask_scaling_model(model, situation) or wanted)
         have, numbers = situation.executors, wanted.numbers
         if self._pool is None:
             self._announce_refusal(have, wanted.executors, "this cluster has no pool", numbers)
@@ -559,7 +563,7 @@ class Resizing:
             paced=model.paced,
             steady=steady,
             shown=shown,
-            answer_at=lambda rate: self._ask(model, at_rate(situation, rate)),
+            answer_at=lambda rate: self._ask_scaling_model(model, at_rate(situation, rate)),
         )
         if step.kind in ("out", "in") and self._pool_view.fixed:
             fixed = self._pool_view.fixed
@@ -570,13 +574,15 @@ class Resizing:
         leaving: tuple[str, ...] = ()
         fault, budget = "", self._settings.budget
         beyond = _OUT_OF_REACH if wanted.unattainable else ""
-        self._stayed = self._stayed + 1 if step.kind == "stay" else 0
+        self._periods_without_change = (
+            self._periods_without_change + 1 if step.kind == "stay" else 0
+        )
         if step.kind == "refused":
             far = bool(wanted.unattainable) and step.reason.startswith(wanted.unattainable)
             about = _OUT_OF_REACH if far else step.reason
             self._announce_refusal(have, wanted.executors, step.reason, numbers, about=about)
-        elif self._stayed > _FLICKER:
-            self._refused = ""
+        elif self._periods_without_change > _FLICKER:
+            self._refusal = ""
         elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
             self._announce_refusal(
                 have, step.executors, "the budget lets no key group move", numbers, about=beyond
@@ -612,7 +618,9 @@ class Resizing:
                 reverses=frozenset({ManualChange.SCALING.value}),
             )
 
-    def _ask(self, model: ScalingModel, situation: ScalingSituation) -> WantedExecutors | None:
+    def _ask_scaling_model(
+        self, model: ScalingModel, situation: ScalingSituation
+    ) -> WantedExecutors | None:
         """Return a scaling model's answer; ``None`` if it fails, which is announced."""
         try:
             return self._run(lambda: _evaluate_model(model, situation), time_limit_s=self._limit_s)
@@ -658,7 +666,7 @@ class Resizing:
         more = executors - needed(wanted)
         for count in range(1, len(leaving)):
             stay = leaving[count:]
-            answer = self._ask(
+            answer = self._ask_scaling_model(
                 model,
                 replace(
                     situation,
@@ -690,13 +698,13 @@ class Resizing:
         try:
             if more:
                 pool.add(more)
-                self._asked_s = situation.now_s
+                self._requested_s = situation.now_s
         except GodwitError as error:
             self._announce_refusal(
                 coming + len(staying), wanted.executors, str(error), wanted.numbers
             )
             return bool(staying)
-        self._refused = _OUT_OF_REACH if wanted.unattainable else ""
+        self._refusal = _OUT_OF_REACH if wanted.unattainable else ""
         self._judge.decided("out", coming, change.executors, wanted, situation)
         self._announce(
             events.ScaledOut,
@@ -720,9 +728,9 @@ class Resizing:
             expected_per_s=change.situation.expected_per_s,
         )
         reason = change.wanted.unattainable or change.wanted.reason
-        if change.wanted.unattainable and self._refused == _OUT_OF_REACH:
+        if change.wanted.unattainable and self._refusal == _OUT_OF_REACH:
             reason = "fewer come as near to the target, which stays out of reach"  # said why before
-        self._refused = _OUT_OF_REACH if change.wanted.unattainable else ""
+        self._refusal = _OUT_OF_REACH if change.wanted.unattainable else ""
         before = change.situation.executors
         self._judge.decided("in", before, change.executors, change.wanted, change.situation)
         self._announce(
@@ -765,7 +773,7 @@ class Resizing:
             room = float(problem.speed[problem.available].sum())
         mean = total / room if room else 0.0
         busiest = max(index.values(), default=0.0)
-        if busiest > _FULL:
+        if busiest > _MAX_BUSY_SHARE:
             return f"the rest would be busy for {busiest:.0%} of the time"
         # How even they must be is how even they are now, or the bound.
         bound = max(self._settings.worth.max_load_distance, self._settings.search.limits.tau or 0.0)
@@ -788,8 +796,8 @@ class Resizing:
         `about`: the reason without its figures; empty: `reason` has none.
         """
         about = about or reason
-        if about != self._refused:
-            self._refused = about
+        if about != self._refusal:
+            self._refusal = about
             self._announce(
                 events.ScalingRefused,
                 before=before,
@@ -800,8 +808,8 @@ class Resizing:
 
     def _announce_failure(self, model: str, reason: str) -> None:
         """Announce the reason why a scaling model failed, once per reason."""
-        if reason != self._refused:
-            self._refused = reason
+        if reason != self._refusal:
+            self._refusal = reason
             self._announce(events.PlannerFailed, planner=model, reason=reason)
 
 
@@ -826,9 +834,9 @@ def slowness_reason(
     # Which lane is busiest differs from epoch to epoch, by rows that come by chance: the more rows
     # a lane has, the less. Epochs under other places say nothing of it.
     if not situation.settled:
-        busy *= min(situation.learned.unevenness_at(executors, situation.cores), _STRAYS)
+        busy *= min(situation.learned.unevenness_at(executors, situation.cores), _MAX_STRAY_RATIO)
     elif 0 < before < situation.busiest and busy:
-        strays = min(situation.busiest / before, _STRAYS) - 1
+        strays = min(situation.busiest / before, _MAX_STRAY_RATIO) - 1
         busy *= 1 + strays * math.sqrt(min(before / busy, 1.0))
     modelled = busy_share(situation, executors, situation.learned)
     if busy <= modelled:

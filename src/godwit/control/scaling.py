@@ -297,7 +297,7 @@ _NEARLY_FLAT = math.sqrt(_KNEE * _FLAT)
 _SOON_S = 3.0
 """Time in which a small backlog is worked off: the rest of 15 s after a step, once it is known,
 and executors have joined and have their key groups."""
-_SOONER = 0.5
+_CATCH_UP_SHARE = 0.5
 """Time in which others are worked off, as a share of the time in which they arrived."""
 
 
@@ -353,7 +353,7 @@ class Latency:
         if not situation.fills_at_once:
             return self.catch_up_s / 2
         lies_s = waiting / max(situation.arrival_per_s, 1e-9)
-        return min(max(_SOONER * lies_s, _SOON_S), self.catch_up_s / 2)
+        return min(max(_CATCH_UP_SHARE * lies_s, _SOON_S), self.catch_up_s / 2)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the fewest executors whose predicted latency meets the target."""
@@ -382,10 +382,10 @@ class Latency:
             "target": self.target_s,
             "curve": tuple(curve.tolist()),
         }
-        which = "" if self.quantile is None else f"{self.quantile:.6g} of "
+        quantile_text = "" if self.quantile is None else f"{self.quantile:.6g} of "
         if self.quantile is not None:
             numbers |= {"quantile": self.quantile, "ratio_to_mean": ratio}
-        reason = f"{which}rows should take at most {self.target_s:g} s"
+        reason = f"{quantile_text}rows should take at most {self.target_s:g} s"
         fewest = _min_executors(curve, self.target_s)
         if fewest is None:
             return self._best_effort(situation, curve, reason, numbers, figure)

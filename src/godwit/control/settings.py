@@ -539,8 +539,8 @@ class Control(ControlSettings):
         """Return the time in seconds that an epoch over Godwit's own sources should take at most.
 
         Such an epoch reads no more rows than are processed in that time, because new executors get
-        work only from the next epoch on. Where an epoch takes more than half of that time whatever
-        it reads, it may take twice as long as that.
+        work only from the next epoch on. If the fixed cost of an epoch is more than half of
+        that time, the bound is twice the fixed cost.
 
         Parameters
         ----------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from godwit.placement.arrays import FloatArray
 
-_GROWS = 0.1
+_MIN_COST_DIFFERENCE = 0.1
 """Share by which fixed costs must differ for the number of executors to explain it."""
 
 
@@ -30,18 +30,18 @@ class StageLoad:
     key: str = ""  # the key that has most of it, as JSON, where one has
     # lanes → load of the busiest of them, as far as it was asked for: a decision asks for each
     # number of executors several times
-    _known: dict[int, float] = field(default_factory=dict, repr=False)
+    _min_load_cache: dict[int, float] = field(default_factory=dict, repr=False)
 
     def busiest(self, lanes: int, speed: float) -> float:
         """Return the busy share of the busiest of `lanes` lanes, if key groups are spread best.
 
         `speed`: of each lane, relative to a standard one.
         """
-        if lanes not in self._known:
-            self._known[lanes] = self._busiest(lanes)
-        return self._known[lanes] / speed
+        if lanes not in self._min_load_cache:
+            self._min_load_cache[lanes] = self._min_load_of_busiest(lanes)
+        return self._min_load_cache[lanes] / speed
 
-    def _busiest(self, lanes: int) -> float:
+    def _min_load_of_busiest(self, lanes: int) -> float:
         """Return the smallest load that the busiest of `lanes` lanes can have."""
         if not len(self.loads):
             return 0.0
@@ -58,8 +58,8 @@ class StageLoad:
 
     def scaled(self, factor: float) -> StageLoad:
         """Return the stage with its loads multiplied by `factor`."""
-        known = {lanes: load * factor for lanes, load in self._known.items()}
-        return replace(self, loads=self.loads * factor, _known=known)
+        known = {lanes: load * factor for lanes, load in self._min_load_cache.items()}
+        return replace(self, loads=self.loads * factor, _min_load_cache=known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Learned:
         near = nearest(known, executors)
         low, high = min(known), max(known)
         rise = known[high] - known[low]
-        if executors == near or low == high or rise <= _GROWS * known[low]:
+        if executors == near or low == high or rise <= _MIN_COST_DIFFERENCE * known[low]:
             return known[near]
         if low < executors < high:
             numbers = sorted(known)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
-_GOAL: Final = 0.5
+_GOAL_PART_SHARE: Final = 0.5
 """Most of a part, as a share of what a lane gets on average."""
-_WORTH: Final = 0.7
+_MAX_WORK_RATIO: Final = 0.7
 """A grid is given up for one whose parts have this share of the work of today's, or less."""
 _MIN_WORK: Final = 4096
 """Rows and pairs of an epoch, or microseconds, below which no lane is worth relieving."""
@@ -133,11 +133,11 @@ class SpreadHotKeys:
         *,
         overrides: ManualOverrides,
     ) -> None:
-        self._orders, self._settings, self._overrides = orders, settings, overrides
+        self._spread_orders, self._settings, self._overrides = orders, settings, overrides
         self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._periods = {name: _Period() for name in orders}
         self._epochs = 0
-        self._standing: dict[tuple[str, int], Proposal] = {}
+        self._standing_proposals: dict[tuple[str, int], Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
         """Add an epoch to the period; after `Spreading.epochs` epochs with input, evaluate it."""
@@ -152,25 +152,28 @@ class SpreadHotKeys:
         self._epochs += outcome.batch is not None
         if self._epochs < self._settings.epochs:
             return
-        self._standing.clear()
+        self._standing_proposals.clear()
         for name, period in self._periods.items():
             if not self._overrides.holds(ManualChange.HOT_KEYS.of(name), epoch.at_s):
-                self._evaluate(name, period, epoch)
-        self._periods, self._epochs = {name: _Period() for name in self._orders}, 0
+                self._propose_for_hot_keys(name, period, epoch)
+        self._periods, self._epochs = {name: _Period() for name in self._spread_orders}, 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
         """Yield the changes of the last evaluation, until they are answered."""
-        yield from tuple(self._standing.values())
+        yield from tuple(self._standing_proposals.values())
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out or rejected."""
         change = proposal.change
-        self._standing.pop((change.operator, change.hash), None)
+        self._standing_proposals.pop((change.operator, change.hash), None)
         self._hysteresis.reset(f"{change.operator} {change.hash}")
 
-    def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
+    def _propose_for_hot_keys(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
         """Create proposals for the hot keys of an operator, from the period's measurements."""
-        orders, plan = self._orders[name], epoch.component_views[epoch.flow.component_of(name).name]
+        orders, plan = (
+            self._spread_orders[name],
+            epoch.component_views[epoch.flow.component_of(name).name],
+        )
         spreads = orders.spreads
         measured = {work.hash: work for work in period.work.keys}
         cold = [key_hash for key_hash in spreads.keys if key_hash not in measured]
@@ -179,8 +182,8 @@ class SpreadHotKeys:
             if orders.is_changing(key_hash):
                 continue
             now = spreads.grid_of(key_hash)
-            sides = _sides(measured.get(key_hash), now)
-            shape = self._shape(sides, now, period.work.total / lanes, orders, lanes)
+            sides = _rows_of_sides(measured.get(key_hash), now)
+            shape = self._wanted_grid(sides, now, period.work.total / lanes, orders, lanes)
             subject = f"{name} {key_hash}"
             if not self._hysteresis.is_confirmed(subject, shape):
                 continue
@@ -203,7 +206,7 @@ class SpreadHotKeys:
             share = sides.total * lanes / max(period.work.total, 1)
             before, after = sides.work_of_part(now.rows, now.columns), sides.work_of_part(*shape)
             relief = sides.copied_rows(now.rows, now.columns) if grid == WHOLE else before - after
-            self._standing[name, key_hash] = Proposal(
+            self._standing_proposals[name, key_hash] = Proposal(
                 subject=ManualChange.HOT_KEYS.of(name),
                 reverses=frozenset({ManualChange.HOT_KEYS.of(name)}),
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
@@ -220,7 +223,7 @@ class SpreadHotKeys:
                 },
             )
 
-    def _shape(
+    def _wanted_grid(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
         """Return the grid of parts (rows, columns) that a key should have; ``None``: no change.
@@ -233,13 +236,13 @@ class SpreadHotKeys:
         if little or key.total <= self._settings.spread_above * mean:
             return None
         most = min(orders.operator.max_parts, lanes)
-        shape = choose_shape(key, max_parts=most, goal=_GOAL * mean)
-        if key.work_of_part(*shape) > _WORTH * key.work_of_part(now.rows, now.columns):
+        shape = choose_shape(key, max_parts=most, goal=_GOAL_PART_SHARE * mean)
+        if key.work_of_part(*shape) > _MAX_WORK_RATIO * key.work_of_part(now.rows, now.columns):
             return None
         return shape
 
 
-def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
+def _rows_of_sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
     """Return a key's rows of each side and its pairs, each counted once, from work over parts."""
     if work is None:
         return SidesOfKey(left=0.0, right=0.0, pairs=0.0)

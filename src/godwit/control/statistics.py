@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.placement.arrays import FloatArray
 
-_RECENT = 1 / 3
+_LAST_PART = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
-_RISEN = 1.1
+_RISEN_FACTOR = 1.1
 """Factor by which it must be."""
 _LATENCY_PERIODS = 5
 """Periods that say how a quantile of latency compares with its mean."""
 _PARTS = {"plan": "driver", "commit": "driver", "stages": "source"}
 """Phase of an epoch → part of the system that works in it outside the lanes."""
-_MATTERS = 0.5
+_BOTTLENECK_SHARE = 0.5
 """Share of a period from which on a part, or a key group alone, holds the stream up."""
-_SOON = 2
+_EARLY_PERIODS = 2
 """Periods after a backlog that end with as few epochs as tell how many executors remain needed."""
 _SHOWN = 2
 """Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
@@ -90,12 +90,12 @@ class ComponentStatistics:
     @property
     def rows(self) -> FloatArray:
         """Rows that each key group processed, shape ``(G,)``."""
-        return _total([s.rows for s in self.by_assignment])
+        return _sum_arrays([s.rows for s in self.by_assignment])
 
     @property
     def busy_s(self) -> FloatArray:
         """Seconds that lanes were busy with each key group, shape ``(G,)``."""
-        return _total([s.busy_s for s in self.by_assignment])
+        return _sum_arrays([s.busy_s for s in self.by_assignment])
 
     def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
         """Return the seconds of a lane at speed 1 that each key group needs, shape ``(G,)``."""
@@ -202,14 +202,14 @@ class PeriodStatistics:
         name = max(took_s, key=lambda part: took_s[part])
         # An epoch counts as a whole where it ends, so one may take longer than its period.
         share = min(1.0, took_s[name] / max(self.period_s, 1e-9))
-        if share < _MATTERS:
+        if share < _BOTTLENECK_SHARE:
             return "", share
         if name == "executors":
             busy_s = {n: c.busy_s for n, c in self.components.items()}
             heaviest = max(busy_s, key=lambda n: float(busy_s[n].max()), default=None)
             if heaviest is not None:
                 alone = min(1.0, float(busy_s[heaviest].max()) / max(self.period_s, 1e-9))
-                if alone >= _MATTERS:
+                if alone >= _BOTTLENECK_SHARE:
                     return f"key group {int(busy_s[heaviest].argmax())} of {heaviest!r}", alone
         return name, share
 
@@ -262,7 +262,7 @@ class Statistics:
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
         self.arrivals = ArrivalCurve(usual_rates)
-        self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
+        self._recent_latencies: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
         self._latest = LatencyHistogram()  # of the rows that were delivered last
         self._windows: dict[str, LoadWindow] = {}
         self.speeds: Mapping[str, float] = {}
@@ -273,13 +273,15 @@ class Statistics:
         self._running_since_s: float | None = None  # of the epoch that runs, if that was reported
         self._last_took_s: float | None = None  # of the last epoch with input
         self._usual_rows = 0.0  # of an epoch of the last period
-        self._periods_caught_up = _SOON  # periods since the one that took the last of a backlog
-        self._outside = OutsideLanes()
+        self._periods_caught_up = (
+            _EARLY_PERIODS  # periods since the one that took the last of a backlog
+        )
+        self._work_outside_lanes = OutsideLanes()
         # executors, rows and lanes' seconds of the last epoch, until it is delivered
         self._undelivered: tuple[int, int, float] | None = None
-        self._begin(now_s)
+        self._begin_period(now_s)
 
-    def _begin(self, now_s: float) -> None:
+    def _begin_period(self, now_s: float) -> None:
         """Begin a statistics period."""
         self.began_s = now_s
         self._epochs = _Epochs()
@@ -318,7 +320,7 @@ class Statistics:
         nothing back.
         """
         seen = self._epochs
-        soon = self._periods_caught_up < _SOON and not seen.held_back
+        soon = self._periods_caught_up < _EARLY_PERIODS and not seen.held_back
         return seen.caught_up or (soon and len(seen.rows) >= epochs)
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
@@ -349,7 +351,9 @@ class Statistics:
         self.shifted, self._undelivered, self._running_since_s = False, None, None
         for name, load in outcome.loads.items():
             if name in epoch.component_views:
-                sizes = self._sizes(name, epoch.component_views[name].assignment.num_key_groups)
+                sizes = self._state_bytes_of(
+                    name, epoch.component_views[name].assignment.num_key_groups
+                )
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
@@ -371,7 +375,7 @@ class Statistics:
             return
         for name, plan in epoch.component_views.items():
             assignment = plan.assignment
-            self._count(name, assignment, epoch)
+            self._add_load_and_traffic(name, assignment, epoch)
             if name not in self._windows:
                 self._windows[name] = LoadWindow(assignment.num_key_groups)
             window = self._windows[name]
@@ -399,11 +403,11 @@ class Statistics:
         so_far.delivered += 1
         so_far.spent_s.update(spent_s)
         so_far.in_lanes_s += busiest_s
-        self._outside.add(
+        self._work_outside_lanes.add(
             executors=executors, rows=rows, outside_s=sum(spent_s.values()) - busiest_s
         )
 
-    def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
+    def _state_bytes_of(self, component: str, num_key_groups: int) -> FloatArray:
         """Return the bytes of state of every key group, as last reported; the caller updates it."""
         if component not in self._state_bytes:
             sizes = np.zeros(num_key_groups)
@@ -412,7 +416,9 @@ class Statistics:
             self._state_bytes[component] = sizes
         return self._state_bytes[component]
 
-    def _count(self, name: str, assignment: Assignment, epoch: CommittedEpoch) -> None:
+    def _add_load_and_traffic(
+        self, name: str, assignment: Assignment, epoch: CommittedEpoch
+    ) -> None:
         """Add the load and traffic of one component in an epoch."""
         tally = self._components.get(name)
         if tally is None:
@@ -433,12 +439,12 @@ class Statistics:
     def close(self, now_s: float) -> PeriodStatistics:
         """End the period and begin the next; return its statistics."""
         if self._latency.rows:
-            self._recent.append(self._latency)
+            self._recent_latencies.append(self._latency)
         statistics = self.so_far(now_s)
         self._usual_rows = statistics.rows / max(statistics.epochs, 1)
         self._periods_caught_up = 0 if self._epochs.held_back else self._periods_caught_up + 1
         self.arrivals.drop_old()
-        self._begin(now_s)
+        self._begin_period(now_s)
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
@@ -454,7 +460,7 @@ class Statistics:
             outside_s["stages"] = max(outside_s.get("stages", 0.0) - in_lanes_s, 0.0)
             mean_s += sum(s for part, s in outside_s.items() if part.startswith("sink "))
         fixed_s = max(0.0, mean_s - busiest / counted) if counted else mean_s
-        per_row_s = self._outside.update()
+        per_row_s = self._work_outside_lanes.update()
         if so_far.rows:
             fixed_s = max(0.0, fixed_s - per_row_s * rows / len(so_far.rows))
         arrival_per_s, since_s = self._arrival_rate(now_s)
@@ -476,13 +482,13 @@ class Statistics:
             key_work=dict(self._key_work),
             backlog_rows=so_far.backlog_rows,
             latency=self._latency,
-            recent_latency=LatencyHistogram.merged(self._recent),
+            recent_latency=LatencyHistogram.merged(self._recent_latencies),
             latest_latency=self._latest,
             components={
                 name: ComponentStatistics(
                     by_assignment=tuple(tally.by_assignment),
                     in_bytes=tally.in_bytes,
-                    state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
+                    state_bytes=self._state_bytes_of(name, len(tally.in_bytes)).copy(),
                     pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
                     row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
                     window=self._windows.get(name),
@@ -505,15 +511,15 @@ class Statistics:
         if whole is None:
             # Where nothing tells when rows arrived, they did as they were taken.
             return float(sum(so_far.rows)) / max(length_s, 1e-9), self.began_s
-        since = [now_s - _RECENT * length_s]
+        since = [now_s - _LAST_PART * length_s]
         if arrivals.step_s is not None:
             since.append(arrivals.step_s)
         last, last_s = max((rate, s) for s in since if (rate := arrivals.rate_since(s)) is not None)
         # Of two estimates of one rate the greater is too high, as a rule.
-        return (last, last_s) if last > _RISEN * whole else (whole, self.began_s)
+        return (last, last_s) if last > _RISEN_FACTOR * whole else (whole, self.began_s)
 
 
-def _total(columns: list[FloatArray]) -> FloatArray:
+def _sum_arrays(columns: list[FloatArray]) -> FloatArray:
     """Sum arrays of equal length, element by element."""
     total: FloatArray = np.sum(columns, axis=0)
     return total

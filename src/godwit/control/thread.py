@@ -55,11 +55,11 @@ class SteadyClock:
     """Unix time that never runs backwards: the scale of the journal's events."""
 
     def __init__(self) -> None:
-        self._ahead_s = time.time() - time.monotonic()
+        self._unix_offset_s = time.time() - time.monotonic()
 
     def now_s(self) -> float:
         """Return a monotonic time in seconds."""
-        return time.monotonic() + self._ahead_s
+        return time.monotonic() + self._unix_offset_s
 
 
 class ControllerThread:
@@ -105,7 +105,7 @@ class ControllerThread:
             memory=memory,
             stated=stated,
         )
-        self._note, self._noted_s = note, self._clock.now_s()
+        self._note_memory, self._noted_s = note, self._clock.now_s()
         self._pending = PendingFiles()
         self._pending_rows = 0  # in files, as of the last time that they were looked at
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -191,10 +191,10 @@ class ControllerThread:
     def _save_memory(self) -> None:
         """Write the controller's memory to the journal, at most every 5 seconds."""
         now_s = self._clock.now_s()
-        if self._note is None or now_s - self._noted_s < _NOTED_EVERY_S:
+        if self._note_memory is None or now_s - self._noted_s < _NOTED_EVERY_S:
             return
         self._noted_s, values = now_s, self._controller.memory.to_dict()
-        self._note(_MEMORY, lambda: values)
+        self._note_memory(_MEMORY, lambda: values)
 
     def _process_notices(self) -> bool:
         """Process all queued notices, waiting for the first; return ``False`` at the end."""

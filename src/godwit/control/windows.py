@@ -118,13 +118,13 @@ class LayoutMeter:
         longest = max(window.length_us for window in part.grid.windows)
         self._period_us = longest if period_us is None else period_us
         self._partials = partials_in(part.grid, self._period_us)
-        self._layout: WindowLayout | None = None
+        self._present_layout: WindowLayout | None = None
         self._sums = _Sums()
         # where key groups took rows in the last epoch: executors, and whether in the second slot
-        self._places: tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]] | None = None
+        self._last_placement: tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]] | None = None
         self._state: dict[str, npt.NDArray[np.int64]] = {}
         self._row_ms = exchange.row_ms
-        self._turns = 1.0
+        self._epochs_per_turn = 1.0
 
     def add_epoch(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
         """Add an epoch; return the costs of both layouts if it ends the period, else ``None``.
@@ -132,8 +132,8 @@ class LayoutMeter:
         A change of `layout` starts the period again; `levels_more`: levels that the two-phase
         layout adds to an epoch.
         """
-        if layout != self._layout:
-            self._layout, self._sums, self._places = layout, _Sums(), None
+        if layout != self._present_layout:
+            self._present_layout, self._sums, self._last_placement = layout, _Sums(), None
             self._state.clear()
         self._count_migrations(epoch)
         self._add_work(epoch)
@@ -192,7 +192,7 @@ class LayoutMeter:
         if plans[0] is not plans[1] and plans[1].takes is not None:
             second[list(plans[1].takes)] = True
         executor = np.where(second, owners[1], owners[0])
-        before, self._places = self._places, (executor, second)
+        before, self._last_placement = self._last_placement, (executor, second)
         if before is None:
             return
         former_executor, former_second = before
@@ -213,10 +213,10 @@ class LayoutMeter:
             if sums.crossed:
                 self._row_ms = _update_average(self._row_ms, sums.sending_ms / sums.crossed)
             if sums.migrations:
-                self._turns = sums.turned / sums.migrations
+                self._epochs_per_turn = sums.turned / sums.migrations
             turned: float = sums.turned
         else:  # each can turn once while its other slot is not free again
-            turned = min(len(sums.movers), self._turns * sums.migrations)
+            turned = min(len(sums.movers), self._epochs_per_turn * sums.migrations)
         speed = epoch.copies_bytes_per_s
         byte_latency_ms = 1e3 / speed if speed else _BYTE_LATENCY_MS
         num_key_groups = epoch.flow.num_key_groups
@@ -361,7 +361,7 @@ class Splitting:
 
 
 def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | None:
-    """Check the settings for choosing one-phase or two-phase windows; default if needed.
+    """Return the checked settings for choosing one-phase or two-phase windows, or their defaults.
 
     Returns ``None`` if no window has ``consolidate="measured"`` and no settings are given. Raises
     `InvalidFlowError` if settings are given and there is no such window.
@@ -387,15 +387,15 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 
     Fused operators downstream may share the consolidate part's component.
     """
-    homes = [flow.component_of(name) for name in (*part.slots, part.name)]
-    row, streams = {part.name}, in_lane_inputs(flow)
-    fused = {operator.name for operator in homes[2].operators}
-    while grown := {s.operator for s in streams if s.upstream in row} & fused - row:
-        row |= grown
-    if homes[0] is homes[1] is homes[2]:
-        return "combined" if fused == row | set(part.slots) else None
-    alone = all(len(home.operators) == 1 for home in homes[:2])
-    return "split" if alone and fused == row else None
+    components = [flow.component_of(name) for name in (*part.slots, part.name)]
+    connected, streams = {part.name}, in_lane_inputs(flow)
+    fused = {operator.name for operator in components[2].operators}
+    while reached := {s.operator for s in streams if s.upstream in connected} & fused - connected:
+        connected |= reached
+    if components[0] is components[1] is components[2]:
+        return "combined" if fused == connected | set(part.slots) else None
+    slots_are_alone = all(len(home.operators) == 1 for home in components[:2])
+    return "split" if slots_are_alone and fused == connected else None
 
 
 def components_for(
@@ -432,8 +432,8 @@ class SplitOrCombine:
             for name, part in self._parts.items()
         }
         self._hysteresis = Hysteresis(confirm=settings.confirm)
-        self._choices: dict[str, Choice] = {}
-        self._standing: dict[str, Proposal] = {}
+        self._choice_of: dict[str, Choice] = {}
+        self._standing_proposals: dict[str, Proposal] = {}
         self._layouts: dict[tuple[str, PhysicalPlan], tuple[WindowLayout | None, int]] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
@@ -441,34 +441,36 @@ class SplitOrCombine:
         self._flow = epoch.flow
         alone = self._overrides.operators(epoch.flow, epoch.at_s)
         for name, part in self._parts.items():
-            layout, levels_more = self._layout(epoch.flow, part)
+            layout, levels_more = self._present_layout(epoch.flow, part)
             if layout is None or alone & {part.name, *part.slots}:
-                self._forget(name)
+                self._withdraw_proposal(name)
                 continue
-            if name in self._choices and self._choices[name].layout == layout:
-                self._forget(name)
+            if name in self._choice_of and self._choice_of[name].layout == layout:
+                self._withdraw_proposal(name)
             metered = self._meters[name].add_epoch(epoch, layout, levels_more)
             if metered is not None:
                 choice = choose_layout(metered.costs, layout, self._settings.max_latency_ms)
                 self._announce(
-                    events.LayoutsCompared, **self._comparison(name, layout, metered, choice)
+                    events.LayoutsCompared, **self._comparison_fields(name, layout, metered, choice)
                 )
-                self._confirm(name, epoch.flow, metered, choice)
+                self._propose_once_confirmed(name, epoch.flow, metered, choice)
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
         """Yield the most beneficial change of a layout."""
-        first = most_beneficial(self._choices)
+        first = most_beneficial(self._choice_of)
         if first is not None:
             # Operators fused with the consolidate part may have changed since the decision.
-            wanted = components_for(self._flow, self._parts[first], self._choices[first].layout)
+            wanted = components_for(self._flow, self._parts[first], self._choice_of[first].layout)
             change = Regroup(components=wanted, plan=self._flow.physical_plan)
-            yield replace(self._standing[first], change=change)
+            yield replace(self._standing_proposals[first], change=change)
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out or rejected."""
-        self._forget(ManualChange.COMPONENTS.name_in(proposal.subject) or "")
+        self._withdraw_proposal(ManualChange.COMPONENTS.name_in(proposal.subject) or "")
 
-    def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
+    def _present_layout(
+        self, flow: CompiledFlow, part: ConsolidatePart
+    ) -> tuple[WindowLayout | None, int]:
         """Return the present layout of windows, and the levels that the two-phase layout adds."""
         key = (part.name, flow.physical_plan)  # of which there are few in a run
         if key not in self._layouts:
@@ -476,28 +478,30 @@ class SplitOrCombine:
             self._layouts[key] = layout, 0 if layout is None else _levels_more(flow, part)
         return self._layouts[key]
 
-    def _forget(self, name: str) -> None:
+    def _withdraw_proposal(self, name: str) -> None:
         """Withdraw the proposal for the aggregate `name`; it must be confirmed again."""
-        self._choices.pop(name, None)
-        self._standing.pop(name, None)
+        self._choice_of.pop(name, None)
+        self._standing_proposals.pop(name, None)
         self._hysteresis.reset(name)
 
-    def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
+    def _propose_once_confirmed(
+        self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice
+    ) -> None:
         """Propose a change of an aggregate's layout, once enough evaluations in a row agree."""
-        self._choices.pop(name, None)
-        self._standing.pop(name, None)
+        self._choice_of.pop(name, None)
+        self._standing_proposals.pop(name, None)
         if not self._hysteresis.is_confirmed(name, choice.layout if choice.changes else None):
             return
         part, worth_bytes = self._parts[name], math.inf
         if choice.layout == "combined":  # parting moves nothing
             saved_ms = choice.saved_ms / metered.epochs
             worth_bytes = self._settings.payback_epochs * saved_ms / _BYTE_MS
-        self._choices[name] = replace(
+        self._choice_of[name] = replace(
             choice,
             saved_ms=choice.saved_ms / metered.epochs,
             relieved_ms=choice.relieved_ms / metered.epochs,
         )
-        self._standing[name] = Proposal(
+        self._standing_proposals[name] = Proposal(
             subject=ManualChange.COMPONENTS.of(name),
             change=Regroup(
                 components=components_for(flow, part, choice.layout), plan=flow.physical_plan
@@ -512,7 +516,7 @@ class SplitOrCombine:
             reverses=reversed_by_regrouping(flow, part.name, *part.slots),
         )
 
-    def _comparison(
+    def _comparison_fields(
         self, name: str, layout: WindowLayout, metered: Metered, choice: Choice
     ) -> dict[str, Any]:
         """Return the fields of the event that reports a comparison of layouts."""
@@ -577,14 +581,14 @@ class SharePanes:
     def __init__(self, meters: Mapping[str, PaneMeter]) -> None:  # operator → what its windows cost
         self._meters = meters
         self._hysteresis = Hysteresis()
-        self._standing: dict[str, Proposal] = {}
+        self._standing_proposals: dict[str, Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:  # noqa: ARG002  the meters are told by the engine
         """Evaluate the windows whose period has ended; the engine adds to their meters."""
         for name, meter in self._meters.items():
             if not meter.is_over:
                 continue
-            self._standing.pop(name, None)
+            self._standing_proposals.pop(name, None)
             counts, costs, before = meter.counts, meter.costs, meter.duplicated
             meter.begin()
             duplicated = is_duplicated_cheaper(counts, costs, duplicated=before)
@@ -595,7 +599,7 @@ class SharePanes:
                 "shared_ms": counts.shared_ms(costs),
                 "duplicated_ms": counts.duplicated_ms(costs),
             }
-            self._standing[name] = Proposal(
+            self._standing_proposals[name] = Proposal(
                 subject=f"windows of {name}",
                 change=change,
                 reason=f"{ms['shared_ms']:.1f} ms of CPU with shared panes and "
@@ -606,9 +610,9 @@ class SharePanes:
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
         """Yield the changes of the last evaluation until they are answered."""
-        yield from tuple(self._standing.values())
+        yield from tuple(self._standing_proposals.values())
 
     def answered(self, proposal: Proposal) -> None:
         """Drop a proposal that was carried out."""
-        self._standing.pop(proposal.change.operator, None)
+        self._standing_proposals.pop(proposal.change.operator, None)
         self._hysteresis.reset(proposal.change.operator)

@@ -226,24 +226,28 @@ class TrackedComponent:
         Planned moves wait while any key group is suspended, since its rows wait. Returns true if a
         copy is already warm, so that its key group can switch at once.
         """
-        known = set(self.transfers)
-        cold = [g for g in self.suspended if g not in self.transfers]
-        cold.sort(key=lambda g: (g not in self.waiting, g))
+        already_transferred = set(self.transfers)
+        without_transfer = [g for g in self.suspended if g not in self.transfers]
+        without_transfer.sort(key=lambda g: (g not in self.waiting, g))
         recoveries = []
-        for g in cold:
+        for g in without_transfer:
             here, size = self.assignment.executor(g), int(self.state_bytes[g])
             recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
         self._record_transfers(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration
-        waits = (
+        awaits_standby = (
             migration is not None
             and migration.strategy.activates_standby
             and not migration.activated
         )
-        if migration is not None and migration.strategy.warms and not (self.suspended or waits):
+        if (
+            migration is not None
+            and migration.strategy.warms
+            and not (self.suspended or awaits_standby)
+        ):
             # Stopping the world means flushing first: the running epoch must end.
-            flushed = run.running is None or not migration.strategy.holds_epochs
-            moves = migration.moves.values() if flushed else ()
+            may_move = run.running is None or not migration.strategy.holds_epochs
+            moves = migration.moves.values() if may_move else ()
             self._record_transfers(run, moves, migration.bounds, planned=True)
 
         if migration is not None and migration.strategy is Strategy.ON_DEMAND:
@@ -266,7 +270,7 @@ class TrackedComponent:
                     attempt=attempt,
                 )
             )
-        return any(t.warm for g, t in self.transfers.items() if g not in known)
+        return any(t.warm for g, t in self.transfers.items() if g not in already_transferred)
 
     def _order_indexes(self, run: ProtocolState, migration: OngoingMigration) -> None:
         """Order the state of all moves to be indexed at their destinations, once."""
@@ -327,7 +331,7 @@ class TrackedComponent:
         migration = self.migration
         ready, load = self._ready_transfers(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
-        limits = {g: self._bounds(run, self.transfers[g]).max_lag for g in ready}
+        limits = {g: self._transfer_bounds(run, self.transfers[g]).max_lag for g in ready}
         for g in ready:
             transfer = self.transfers.pop(g)
             if self.lag(run, g, transfer.destination) > limits[g]:
@@ -371,7 +375,7 @@ class TrackedComponent:
         """Return the key groups whose copies are up to date; order copies that lag once more."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
-            bounds = self._bounds(run, transfer)
+            bounds = self._transfer_bounds(run, transfer)
             if not transfer.warm:
                 continue
             fresh = self.lag(run, g, transfer.destination) <= bounds.max_lag
@@ -393,7 +397,7 @@ class TrackedComponent:
         complete = not migration.moves and planned <= set(ready)
         return ready if complete else [g for g in ready if g not in planned]
 
-    def _bounds(self, run: ProtocolState, transfer: Transfer) -> Bounds:
+    def _transfer_bounds(self, run: ProtocolState, transfer: Transfer) -> Bounds:
         """Return the limits of a transfer: those of its migration, or those of recovery."""
         if transfer.planned and self.migration is not None:
             return self.migration.bounds

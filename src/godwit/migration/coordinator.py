@@ -126,14 +126,14 @@ class Coordinator:
         self.copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self.copies)
         self._sources = Sources(policy.copies_from)
-        self._ended: dict[str, EndMigration] = {}
+        self._ended_migrations: dict[str, EndMigration] = {}
         self._ended_regroupings: dict[str, EndRegrouping] = {}
         self._committed_s: deque[float] = deque(maxlen=_MAX_EPOCHS)  # times of the last commits
         # recent cost of key groups; read under the lock
         self.recent_load = RecentLoad(remembered)
         self._view = self._protocol.view()
         for order in self._protocol.opening:
-            self._execute(order, {})
+            self._carry_out_command(order, {})
 
     # -- threads -----------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Coordinator:
 
         `timeout_s`: 0 does not wait; ``None`` waits without limit.
         """
-        return self._wait_for(self._ended, migration, timeout_s)
+        return self._wait_for(self._ended_migrations, migration, timeout_s)
 
     def ended_regrouping(
         self, regrouping: str, timeout_s: float | None = 0.0
@@ -221,10 +221,10 @@ class Coordinator:
     def begin(self, epoch: int) -> Mapping[str, ComponentView] | None:
         """Begin an epoch; return component → its state in it, or ``None`` while epochs are held."""
         if self._view.holds:
-            self._follow(self._protocol.hold_epoch(self._seconds_passed()))
+            self._announce_and_carry_out(self._protocol.hold_epoch(self._seconds_passed()))
             return None
         component_views = self._view.components
-        self._follow(self._protocol.begin_epoch(epoch))
+        self._announce_and_carry_out(self._protocol.begin_epoch(epoch))
         return component_views
 
     @_locked
@@ -236,19 +236,19 @@ class Coordinator:
                     self.copies.record_versions(executor, state, versions)
         self.recent_load.add_epoch(outcome)
         self._committed_s.append(self._ports.now_s())
-        self._follow(self._protocol.commit_epoch(outcome, self._seconds_passed()))
+        self._announce_and_carry_out(self._protocol.commit_epoch(outcome, self._seconds_passed()))
 
     @_locked
     def abort(self, epoch: int, reason: str) -> None:
         """Record that an attempt at an epoch has failed, and announce it."""
-        self._follow(self._protocol.abort_epoch(epoch, self._seconds_passed()))
+        self._announce_and_carry_out(self._protocol.abort_epoch(epoch, self._seconds_passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     @_locked
     def advance_clock(self) -> None:
         """Advance the protocol's clock while no epoch runs, so that orders time out."""
         if self._view.running is None:
-            self._follow(self._protocol.hold_epoch(self._seconds_passed()))
+            self._announce_and_carry_out(self._protocol.hold_epoch(self._seconds_passed()))
 
     def _seconds_passed(self) -> int:
         """Return the whole seconds since the last call; 0 if the clock was set back."""
@@ -270,10 +270,10 @@ class Coordinator:
         for name in gone:
             kind = events.ExecutorRemoved if name in returned else events.ExecutorLost
             self.announce(kind, executor=name)
-            self._follow(self._protocol.remove_executor(name))
+            self._announce_and_carry_out(self._protocol.remove_executor(name))
         for name in sorted(executors.keys() - known.keys()):
             self.announce(events.ExecutorAdded, executor=name, lanes=executors[name])
-            self._follow(self._protocol.add_executor(name, executors[name]))
+            self._announce_and_carry_out(self._protocol.add_executor(name, executors[name]))
         return gone
 
     # -- migrations -------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Coordinator:
             moves=len(moving),
             state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
         )
-        self._follow(self._protocol.migrate(request), started)
+        self._announce_and_carry_out(self._protocol.migrate(request), started)
 
     def _choose_strategy(self, request: MigrationRequested) -> tuple[MigrationRequested, str]:
         """Return a request with the strategy by which it costs least, and why that is not live.
@@ -362,21 +362,21 @@ class Coordinator:
         """
         if self._regrouping is not None:
             self._regrouping.check_not_replaced(request)
-        self._follow(self._protocol.change_lanes(request))
+        self._announce_and_carry_out(self._protocol.change_lanes(request))
 
     @_locked
     def drain(self, executor: str) -> None:
         """Mark an executor as draining: key groups no longer move to it."""
         new = executor in self._view.executors and executor not in self._view.draining
         event = self._make_event(events.ExecutorDraining, executor=executor) if new else None
-        self._follow(self._protocol.drain(executor), event)
+        self._announce_and_carry_out(self._protocol.drain(executor), event)
 
     @_locked
     def stay(self, executor: str) -> None:
         """Cancel the draining of an executor."""
         new = executor in self._view.draining
         event = self._make_event(events.ExecutorKept, executor=executor) if new else None
-        self._follow(self._protocol.stay(executor), event)
+        self._announce_and_carry_out(self._protocol.stay(executor), event)
 
     @_locked
     def cancel(self, migration: str, reason: str) -> None:
@@ -384,7 +384,7 @@ class Coordinator:
         if self._regrouping is not None and self._regrouping.request.id == migration:
             self._regrouping.cancel(reason)
         else:
-            self._follow(self._protocol.cancel(migration, reason))
+            self._announce_and_carry_out(self._protocol.cancel(migration, reason))
 
     # -- components -------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class Coordinator:
     def regrouped(self, stage: RegroupingStage) -> None:
         """Continue with the components of another plan, whose loads are not known yet."""
         self.plan = stage.plan
-        self._follow(self._protocol.regroup(stage))
+        self._announce_and_carry_out(self._protocol.regroup(stage))
         self.recent_load = RecentLoad()
 
     def end_regrouping(self, regrouping: str, reason: str = "") -> None:
@@ -433,7 +433,7 @@ class Coordinator:
         if order.component not in self._view.components:
             return  # regrouped since: a later order has dropped these copies
         if order.index_only:
-            self._follow(self._protocol.warmed(order, {}))
+            self._announce_and_carry_out(self._protocol.warmed(order, {}))
             return
         for state, versions in warmed.tables.items():
             self.copies.record_versions(order.executor, state, versions)
@@ -461,13 +461,13 @@ class Coordinator:
             peer_bytes=sum(sizes.get(g, 0) for g in sent),
             duration_ms=warmed.duration_ms,
         )
-        self._follow(self._protocol.warmed(order, warmed.reach))
+        self._announce_and_carry_out(self._protocol.warmed(order, warmed.reach))
 
     @_locked
     def warming_failed(self, order: StartWarming, reason: str) -> None:
         """Record that an order to warm copies failed; it is repeated a few times."""
         if order.component in self._view.components:
-            self._follow(self._protocol.warming_failed(order, reason))
+            self._announce_and_carry_out(self._protocol.warming_failed(order, reason))
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -487,14 +487,16 @@ class Coordinator:
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 
-    def _follow(self, orders: tuple[Command, ...], event: events.Event | None = None) -> None:
+    def _announce_and_carry_out(
+        self, orders: tuple[Command, ...], event: events.Event | None = None
+    ) -> None:
         """Announce `event`, carry out the protocol's commands, and continue with a regrouping."""
         before, self._view = self._view, self._protocol.view()
         if event is not None:
             self._ports.announce(event)
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
-            self._execute(order, assignments)
+            self._carry_out_command(order, assignments)
         if self._regrouping is not None:
             self._regrouping.advance()
 
@@ -503,7 +505,7 @@ class Coordinator:
         transfers = self._view.components[order.component].transfers
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
-    def _execute(self, order: Command, before: Mapping[str, Any]) -> None:
+    def _carry_out_command(self, order: Command, before: Mapping[str, Any]) -> None:
         """Announce and carry out a command; `before`: component → its assignment before."""
         match order:
             case Announce(event, values):
@@ -546,5 +548,5 @@ class Coordinator:
                     withdrawn=order.withdrawn,
                     **({} if finished else {"reason": order.reason}),
                 )
-                self._ended[order.id] = order
-                forget_oldest(self._ended)
+                self._ended_migrations[order.id] = order
+                forget_oldest(self._ended_migrations)

@@ -30,7 +30,7 @@ _Column = IntArray
 """A number per key group, or `_ABSENT`; as long as the highest key group recorded."""
 
 
-def _updated(column: _Column | None, numbers: Mapping[int, int]) -> _Column:
+def _with_numbers(column: _Column | None, numbers: Mapping[int, int]) -> _Column:
     """Return a column with the numbers of some key groups set (key group → number)."""
     new = PerKeyGroup.of(numbers)
     column = np.empty(0, np.int64) if column is None else column
@@ -42,7 +42,7 @@ def _updated(column: _Column | None, numbers: Mapping[int, int]) -> _Column:
     return column
 
 
-def _common(parts: Sequence[_Column | None]) -> _Column:
+def _minimum_of_parts(parts: Sequence[_Column | None]) -> _Column:
     """Return the minimum of several columns per key group; absent if it is absent in any."""
     size = min(0 if part is None else len(part) for part in parts)
     if not size:
@@ -51,7 +51,7 @@ def _common(parts: Sequence[_Column | None]) -> _Column:
     return common
 
 
-def _number(column: _Column, key_group: int) -> int:
+def _number_or_absent(column: _Column, key_group: int) -> int:
     """Return the number of a key group; `_ABSENT` if it has none."""
     return int(column[key_group]) if key_group < len(column) else _ABSENT
 
@@ -61,7 +61,7 @@ class Copies:
 
     def __init__(self, states: Mapping[str, Sequence[Hashable]] | None = None) -> None:
         self._states = dict(states or {})
-        self._reach: dict[tuple[str, str], _Column] = {}
+        self._reached_versions: dict[tuple[str, str], _Column] = {}
         self._tables: dict[tuple[str, Hashable], _Column] = {}
 
     def states(self, component: str) -> tuple[Any, ...]:
@@ -78,14 +78,18 @@ class Copies:
         `parts`: new component → old ones; the new one has a copy where all old ones have. `states`:
         new component → ids of its states.
         """
-        executors = {executor for _, executor in self._reach}
+        executors = {executor for _, executor in self._reached_versions}
         columns = {
-            (name, executor): _common([self._reach.get((part, executor)) for part in old])
+            (name, executor): _minimum_of_parts(
+                [self._reached_versions.get((part, executor)) for part in old]
+            )
             for name, old in parts.items()
             for executor in executors
         }
         gone = {name for old in parts.values() for name in old}
-        self._reach = {k: c for k, c in self._reach.items() if k[0] not in gone} | columns
+        self._reached_versions = {
+            k: c for k, c in self._reached_versions.items() if k[0] not in gone
+        } | columns
         self._states = {n: s for n, s in self._states.items() if n not in gone} | dict(states)
 
     # Freshness.
@@ -96,21 +100,21 @@ class Copies:
         An absent copy counts as an empty table, at -1: in the first epochs of a stream every
         executor is nearly up to date.
         """
-        column = self._reach.get((component, executor))
-        return -1 if column is None else max(_number(column, key_group), -1)
+        column = self._reached_versions.get((component, executor))
+        return -1 if column is None else max(_number_or_absent(column, key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
         """Return the executors that have a copy of a key group."""
         return [
             executor
-            for (name, executor), column in self._reach.items()
-            if name == component and _number(column, key_group) != _ABSENT
+            for (name, executor), column in self._reached_versions.items()
+            if name == component and _number_or_absent(column, key_group) != _ABSENT
         ]
 
     def record_reach(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
         """Record the epochs up to which an executor's copies are complete: key group → epoch."""
         copy = component, executor
-        self._reach[copy] = _updated(self._reach.get(copy), epochs)
+        self._reached_versions[copy] = _with_numbers(self._reached_versions.get(copy), epochs)
 
     # Content of local stores.
 
@@ -148,14 +152,14 @@ class Copies:
     def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
         """Record the versions of an executor's copies of a state: key group → version."""
         table = executor, state
-        self._tables[table] = _updated(self._tables.get(table), versions)
+        self._tables[table] = _with_numbers(self._tables.get(table), versions)
 
     # Deletions.
 
     def forget_copies(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
         """Remove the records of an executor's copies that are deleted or will be."""
         gone = np.fromiter(key_groups, np.int64)
-        columns = [self._reach.get((component, executor))]
+        columns = [self._reached_versions.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
         for column in columns:
             if column is not None:
@@ -163,7 +167,7 @@ class Copies:
 
     def forget_executor(self, executor: str) -> None:
         """Remove the records of all copies of a lost executor."""
-        for reach in [key for key in self._reach if key[1] == executor]:
-            del self._reach[reach]
+        for reach in [key for key in self._reached_versions if key[1] == executor]:
+            del self._reached_versions[reach]
         for table in [key for key in self._tables if key[0] == executor]:
             del self._tables[table]

@@ -131,10 +131,10 @@ class LoadSummary:
             "loads": {
                 name: {
                     "key_groups": packed_column(np.diff(load.key_groups, prepend=0).astype("<u2")),
-                    "rows": packed_column(_logarithms(load.rows)),
-                    "cpu_ms": packed_column(_logarithms(load.cpu_ms)),
-                    "busy_ms": packed_column(_logarithms(load.busy_ms)),
-                    "state_bytes": packed_column(_logarithms(load.state_bytes)),
+                    "rows": packed_column(_encode_logarithms(load.rows)),
+                    "cpu_ms": packed_column(_encode_logarithms(load.cpu_ms)),
+                    "busy_ms": packed_column(_encode_logarithms(load.busy_ms)),
+                    "state_bytes": packed_column(_encode_logarithms(load.state_bytes)),
                 }
                 for name, load in self.loads.items()
             },
@@ -147,7 +147,7 @@ class LoadSummary:
             loads = {}
             for name, columns in values["loads"].items():
                 key_groups = np.cumsum(unpacked_column(columns["key_groups"]), dtype=np.int64)
-                numbers = {c: _numbers(unpacked_column(columns[c])) for c in _COLUMNS}
+                numbers = {c: _decode_logarithms(unpacked_column(columns[c])) for c in _COLUMNS}
                 if any(len(column) != len(key_groups) for column in numbers.values()):
                     return None
                 loads[str(name)] = KeyGroupLoad(
@@ -175,23 +175,23 @@ class RecentLoad:
     """Loads of the last epochs with input."""
 
     def __init__(self, remembered: LoadSummary | None = None) -> None:
-        self._outcomes: deque[EpochOutcome] = deque(maxlen=_EPOCHS)
-        self._remembered = remembered
-        self._unwritten = 0
+        self._last_outcomes: deque[EpochOutcome] = deque(maxlen=_EPOCHS)
+        self._remembered_load = remembered
+        self._epochs_unwritten = 0
 
     def add_epoch(self, outcome: EpochOutcome) -> None:
         """Add the outcome of an epoch; one without input does not count."""
         if outcome.batch is not None:
-            self._outcomes.append(outcome)
-            self._unwritten += 1
+            self._last_outcomes.append(outcome)
+            self._epochs_unwritten += 1
 
     def busy_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
         """Return key group → busy milliseconds, for each of the last epochs with input."""
-        if not self._outcomes and self._remembered is not None:
-            load = self._remembered.loads.get(component)
-            epochs = max(self._remembered.epochs, 1)
+        if not self._last_outcomes and self._remembered_load is not None:
+            load = self._remembered_load.loads.get(component)
+            epochs = max(self._remembered_load.epochs, 1)
             return () if load is None else (_by_key_group(load, 1 / epochs),)
-        loads = [o.loads[component] for o in self._outcomes if component in o.loads]
+        loads = [o.loads[component] for o in self._last_outcomes if component in o.loads]
         return tuple(_by_key_group(load, 1.0) for load in loads)
 
     def mean_busy_ms(self, component: str) -> dict[int, float]:
@@ -206,7 +206,7 @@ class RecentLoad:
     def mean_keys(self, component: str) -> dict[int, float]:
         """Return key group → mean number of keys that an epoch with input touched."""
         total: dict[int, float] = {}
-        loads = [o.loads[component] for o in self._outcomes if component in o.loads]
+        loads = [o.loads[component] for o in self._last_outcomes if component in o.loads]
         for load in loads:
             for key_group, keys in zip(load.key_groups.tolist(), load.keys.tolist(), strict=True):
                 total[key_group] = total.get(key_group, 0.0) + keys / len(loads)
@@ -215,19 +215,19 @@ class RecentLoad:
     def mean_executor_busy_ms(self) -> dict[str, float]:
         """Return executor → mean busy milliseconds of its lanes in an epoch with input."""
         total: dict[str, float] = {}
-        for outcome in self._outcomes:
+        for outcome in self._last_outcomes:
             for executor, busy_ms in outcome.executor_busy_ms.items():
-                total[executor] = total.get(executor, 0.0) + busy_ms / len(self._outcomes)
+                total[executor] = total.get(executor, 0.0) + busy_ms / len(self._last_outcomes)
         return total
 
     def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
         """Return (sender, receiver component) → mean rows between key groups in an epoch."""
         parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}
-        for outcome in self._outcomes:
+        for outcome in self._last_outcomes:
             for downstream, traffic in outcome.traffic.items():
                 for upstream, pairs in traffic.pairs.items():
                     parts.setdefault((upstream, downstream), []).append(pairs)
-        share = 1 / max(len(self._outcomes), 1)
+        share = 1 / max(len(self._last_outcomes), 1)
         return {
             between: KeyGroupPairs.total(pairs).times(share)
             for between, pairs in sorted(parts.items())
@@ -235,19 +235,21 @@ class RecentLoad:
 
     def due_summary(self) -> LoadSummary | None:
         """Return a summary of the last epochs if the journal should get one now; else ``None``."""
-        if self._unwritten < _EPOCHS:
+        if self._epochs_unwritten < _EPOCHS:
             return None
-        latest = self._outcomes[-1]
+        latest = self._last_outcomes[-1]
         touched = sum(len(load.key_groups) for load in latest.loads.values())
-        if self._unwritten < _EPOCHS * -(-touched // _KEY_GROUPS):
+        if self._epochs_unwritten < _EPOCHS * -(-touched // _KEY_GROUPS):
             return None
-        self._unwritten = 0
-        names = sorted({name for outcome in self._outcomes for name in outcome.loads})
+        self._epochs_unwritten = 0
+        names = sorted({name for outcome in self._last_outcomes for name in outcome.loads})
         return LoadSummary(
             epoch=latest.epoch,
-            epochs=len(self._outcomes),
+            epochs=len(self._last_outcomes),
             loads={
-                name: KeyGroupLoad.total([o.loads[name] for o in self._outcomes if name in o.loads])
+                name: KeyGroupLoad.total(
+                    [o.loads[name] for o in self._last_outcomes if name in o.loads]
+                )
                 for name in names
             },
         )
@@ -258,14 +260,14 @@ def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
     return dict(zip(load.key_groups.tolist(), (load.busy_ms * factor).tolist(), strict=True))
 
 
-def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+def _encode_logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     """Encode non-negative numbers as 16-bit logarithms, exact to a tenth of a percent."""
     steps: npt.NDArray[np.uint16] = np.rint(np.log2(1 + numbers * 1000.0) * _STEPS).astype("<u2")
     return steps
 
 
-def _numbers(logarithms: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
-    """Decode the numbers that `_logarithms` encoded."""
+def _decode_logarithms(logarithms: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
+    """Decode the numbers that `_encode_logarithms` encoded."""
     return (np.exp2(logarithms / _STEPS) - 1) / 1000.0
 
 

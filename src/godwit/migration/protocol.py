@@ -1,8 +1,8 @@
 """Migration protocol: a state machine that takes facts one by one and returns commands.
 
-Each method records one fact; `component` has the transitions of one component, and `_react`
-advances every component in the same way after every fact, so that the result does not depend on the
-order of facts.
+Each method records one fact; `component` has the transitions of one component, and
+`_advance_components` advances every component in the same way after every fact, so that the result
+does not depend on the order of facts.
 
 A refused input raises and changes nothing.  The calls of the runtime (epochs, executors, requests)
 come once and in order.  Reports of warming come from background jobs: they may be lost, late,
@@ -103,7 +103,7 @@ class MigrationProtocol:
                 suspend_or_load(component, self._run, sorted(everything - component.load))
         # first commands of the run, in order (executors of the durable assignments may be gone, and
         # every local store is empty)
-        self.opening = self._react()
+        self.opening = self._advance_components()
 
     def next_epoch(self) -> Mapping[str, ComponentView]:
         """Return component → how it runs in the next epoch.
@@ -143,7 +143,7 @@ class MigrationProtocol:
             ),
         )
 
-    def _react(self) -> tuple[Command, ...]:
+    def _advance_components(self) -> tuple[Command, ...]:
         """Advance every component after a fact, and return the commands that follow."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
@@ -196,18 +196,18 @@ class MigrationProtocol:
                 epoch=epoch,
             )
         self._run.running, self._run.component_views, self._run.lost = epoch, component_views, set()
-        return self._react()
+        return self._advance_components()
 
     def abort_epoch(self, epoch: int, seconds: int = 1) -> tuple[Command, ...]:
         """Record that an attempt at an epoch failed, and that `seconds` have passed."""
         self._end_epoch(epoch, "aborted")
         self._advance_time(seconds)
-        return self._react()
+        return self._advance_components()
 
     def hold_epoch(self, seconds: int = 1) -> tuple[Command, ...]:
         """Let `seconds` pass without an epoch: epochs are held, or only copies are awaited."""
         self._advance_time(seconds)
-        return self._react()
+        return self._advance_components()
 
     def _end_epoch(self, epoch: int, how: str) -> None:
         """End the running epoch; raise if another one runs. `how`: end of this one, as text."""
@@ -231,11 +231,11 @@ class MigrationProtocol:
         self._run.committed = outcome.epoch
         self._run.on_cold = self._run.policy.on_loss
         self._advance_time(seconds)
-        return self._react()
+        return self._advance_components()
 
     # Requests.
 
-    def _component(self, name: str) -> TrackedComponent:
+    def _existing_component(self, name: str) -> TrackedComponent:
         """Return the component of this name; raise `MigrationError` if it does not exist."""
         if name not in self._components:
             raise MigrationError(
@@ -251,7 +251,7 @@ class MigrationProtocol:
         Raises `InvalidPlanError` if the target cannot be reached, and `MigrationError` if the
         component has a migration already, or cannot migrate by this strategy.
         """
-        c = self._component(request.component)
+        c = self._existing_component(request.component)
         if c.migration is not None:
             raise MigrationError(
                 f"Migration {request.id!r} of component {c.name!r} is refused: migration "
@@ -300,7 +300,7 @@ class MigrationProtocol:
         if request.by_hand:
             begun = self._run.begun_by_hand
             begun[c.name] = begun.get(c.name, 0) + 1
-        return self._react()
+        return self._advance_components()
 
     def can_fetch(self, component: str) -> bool:
         """Return whether a component's state can be fetched on demand in all epochs."""
@@ -348,7 +348,7 @@ class MigrationProtocol:
             if c.migration is not None and c.migration.request.id == migration:
                 c.withdraw(self._run, reason)
                 c.end_migration(self._run, MigrationOutcome.CANCELLED)
-                return self._react()
+                return self._advance_components()
         raise MigrationError(
             f"There is no migration {migration!r} under way.",
             remedy="It may have ended; look at the events of the run.",
@@ -360,11 +360,11 @@ class MigrationProtocol:
 
         Raises `InvalidPlanError` if a lane, key group or executor does not exist.
         """
-        c = self._component(request.component)
+        c = self._existing_component(request.component)
         changed = change_lanes(c.name, c.assignment, lanes=request.lanes, lane_of=request.lane_of)
         c.lanes.update(request.lanes)
         c.switch_to(self._run, changed)
-        return self._react()
+        return self._advance_components()
 
     def regroup(self, stage: RegroupingStage) -> tuple[Command, ...]:
         """Replace components by those of another physical plan; raise while an epoch runs."""
@@ -379,7 +379,7 @@ class MigrationProtocol:
         stay = {name: c for name, c in self._components.items() if name not in gone}
         self._components = dict(sorted((stay | joined).items()))
         self._run.copies.regroup(stage.parts, stage.states)
-        return self._react()
+        return self._advance_components()
 
     def drain(self, executor: str) -> tuple[Command, ...]:
         """Mark an executor as draining: key groups no longer move to it."""
@@ -387,12 +387,12 @@ class MigrationProtocol:
             self._run.draining.add(executor)
             for c in self._components.values():
                 c.withdraw(self._run, f"executor {executor} is draining", onto=executor)
-        return self._react()
+        return self._advance_components()
 
     def stay(self, executor: str) -> tuple[Command, ...]:
         """Cancel the draining of an executor: key groups may move onto it again."""
         self._run.draining.discard(executor)
-        return self._react()
+        return self._advance_components()
 
     # Reports of warming: they may be lost, late, repeated, or answer a replaced attempt.
 
@@ -402,10 +402,10 @@ class MigrationProtocol:
         `reach`: key group → epoch; all changes of committed epochs up to it are in the copy. Key
         groups of the order without an entry are still in progress.
         """
-        c = self._component(order.component)
+        c = self._existing_component(order.component)
         if order.index_only:
             c.end_indexing(attempt=order.attempt)
-            return self._react()
+            return self._advance_components()
         unwanted, copies = [], self._run.copies
         for g, version in reach.items():
             transfer = c.transfers.get(g)
@@ -416,21 +416,21 @@ class MigrationProtocol:
             else:
                 unwanted.append(g)
         c.drop(self._run, order.executor, unwanted)
-        return self._react()
+        return self._advance_components()
 
     def warming_failed(self, order: StartWarming, reason: str) -> tuple[Command, ...]:
         """Schedule the copies of a failed order for another order, a second later."""
-        c = self._component(order.component)
+        c = self._existing_component(order.component)
         if order.index_only:
             c.end_indexing(attempt=order.attempt)
-            return self._react()
+            return self._advance_components()
         for g in order.key_groups:
             transfer = c.transfers.get(g)
             if transfer is not None and transfer.attempt == order.attempt and not transfer.warm:
                 # Not at once: an immediate retry is likely to fail again.
                 due = self._run.seconds + 1
                 c.transfers[g] = replace(transfer, due=due, failure=reason)
-        return self._react()
+        return self._advance_components()
 
     # Executors.
 
@@ -439,13 +439,13 @@ class MigrationProtocol:
         self._run.executors[executor] = lanes
         for component in self._components.values():
             relocate(component, self._run)  # all executors may have been lost
-        return self._react()
+        return self._advance_components()
 
     def remove_executor(self, executor: str) -> tuple[Command, ...]:
         """Assign the key groups of a lost executor to others, which suspend or load them."""
         run = self._run
         if executor not in run.executors:
-            return self._react()
+            return self._advance_components()
         del run.executors[executor]
         run.draining.discard(executor)
         run.copies.forget_executor(executor)
@@ -459,7 +459,7 @@ class MigrationProtocol:
                 if transfer.destination == executor:
                     del c.transfers[g]
             relocate(c, run)
-        return self._react()
+        return self._advance_components()
 
 
 def _moving_sizes(

@@ -186,7 +186,7 @@ class OngoingRegrouping:
         self._coordinator, self.request = coordinator, request
         self._stages = list(request.stages)  # still to come, the first of them in progress
         # component → number of its migrations so far
-        self._tries: Counter[str] = Counter()
+        self._tries_of_component: Counter[str] = Counter()
         self._own_migration = ""  # id of the last one requested
 
     def announce(self) -> None:
@@ -254,8 +254,8 @@ class OngoingRegrouping:
                     continue
                 if same_places(component.assignment, goal):
                     continue
-                self._tries[name] += 1
-                if self._tries[name] > _TRIES:
+                self._tries_of_component[name] += 1
+                if self._tries_of_component[name] > _TRIES:
                     raise MigrationError(
                         f"Key groups of {name!r} could not be moved to those of {parts[0]!r}: "
                         f"{_TRIES} migrations left some behind.",
@@ -263,7 +263,7 @@ class OngoingRegrouping:
                         component=name,
                     )
                 return MigrationRequested(
-                    id=f"{self.request.id}-{name}-{self._tries[name]}",
+                    id=f"{self.request.id}-{name}-{self._tries_of_component[name]}",
                     component=name,
                     target=goal,
                     strategy=Strategy.LIVE,

@@ -64,10 +64,10 @@ def _pair_and_other(
 
     ``None`` if it has no slots.
     """
-    own = pair_of(run, component.name)
-    if own is None:
+    pair_and_slot = pair_of(run, component.name)
+    if pair_and_slot is None:
         return None
-    pair, slot = own
+    pair, slot = pair_and_slot
     states = (pair.states[1 - slot],)
     other = next((c for c in components.values() if run.copies.states(c.name) == states), None)
     return None if other is None else (pair, slot, other)

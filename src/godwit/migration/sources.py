@@ -68,7 +68,7 @@ class Sources:
     """Chooses the sources of copies by their measured throughput."""
 
     def __init__(self, setting: CopiesFrom = CopiesFrom.QUICKER) -> None:
-        self._setting = setting
+        self._source_setting = setting
         self._checkpoint, self._peers = _Rate(), _Rate()
 
     @property
@@ -97,14 +97,14 @@ class Sources:
                 if holder is not None:
                     holders.setdefault(holder, []).append(g)
         size = sum(state_bytes.get(g, 0) for key_groups in holders.values() for g in key_groups)
-        if not holders or self._setting is CopiesFrom.CHECKPOINT:
+        if not holders or self._source_setting is CopiesFrom.CHECKPOINT:
             return order
-        if self._setting is CopiesFrom.PEERS:
+        if self._source_setting is CopiesFrom.PEERS:
             peers, why = True, "by setting"
         elif size < _MIN_BYTES:
             return order
         else:
-            peers, why = self._quicker(dry_run=dry_run)
+            peers, why = self._are_peers_faster(dry_run=dry_run)
         sent = tuple(
             PeerCopies(executor=name, key_groups=tuple(key_groups))
             for name, key_groups in sorted(holders.items())
@@ -146,10 +146,10 @@ class Sources:
                 state_bytes=state_bytes,
                 dry_run=True,
             )
-            routes += self._routes(order, copies, state_bytes)
+            routes += self._routes_of_chosen_sources(order, copies, state_bytes)
         return tuple(routes)
 
-    def _routes(
+    def _routes_of_chosen_sources(
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
         """Yield the routes of the copies of an order whose sources are chosen."""
@@ -176,7 +176,7 @@ class Sources:
                     why="" if here else order.why,
                 )
 
-    def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
+    def _are_peers_faster(self, *, dry_run: bool) -> tuple[bool, str]:
         """Return true if peers send the copies, and the reason; a `dry_run` changes nothing."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
@@ -224,12 +224,12 @@ class PeerLinks:
     def __init__(self) -> None:
         # attempt → source → key group → bytes
         self._remaining_bytes: dict[str, dict[str, dict[int, int]]] = {}
-        self._receivers: dict[str, str] = {}  # attempt → receiver
-        self._sending: dict[str, str] = {}  # attempt → sender
+        self._receiver_of_attempt: dict[str, str] = {}  # attempt → receiver
+        self._sender_of_attempt: dict[str, str] = {}  # attempt → sender
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
         """Add the transfers of an order; `state_bytes`: key group → bytes."""
-        self._receivers[order.attempt] = order.executor
+        self._receiver_of_attempt[order.attempt] = order.executor
         self._remaining_bytes[order.attempt] = {
             peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
             for peer in order.peers
@@ -243,7 +243,7 @@ class PeerLinks:
         remaining = self._remaining_bytes.get(order.attempt, {})
         if not remaining:
             return PeerCopies(executor="", key_groups=())
-        busy = set(self._sending.values())
+        busy = set(self._sender_of_attempt.values())
         free = [source for source in remaining if source not in busy]
         if not free:
             return None
@@ -257,25 +257,25 @@ class PeerLinks:
             del waiting[g]
         if not waiting:
             del remaining[source]
-        self._sending[order.attempt] = source
+        self._sender_of_attempt[order.attempt] = source
         return PeerCopies(executor=source, key_groups=tuple(chosen))
 
     def ended(self, order: StartWarming) -> None:
         """Record that the running transfer of an order has ended."""
-        self._sending.pop(order.attempt, None)
+        self._sender_of_attempt.pop(order.attempt, None)
 
     def forget(self, order: StartWarming) -> None:
         """Remove an order with its remaining transfers."""
         self.ended(order)
         self._remaining_bytes.pop(order.attempt, None)
-        self._receivers.pop(order.attempt, None)
+        self._receiver_of_attempt.pop(order.attempt, None)
 
     def _choose_sender(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
         """Choose an order's next sender; return it, and the bytes that it sends."""
         pairs: dict[tuple[str, str], int] = {}
         for attempt, sources in self._remaining_bytes.items():
             for source, waiting in sources.items():
-                pair = source, self._receivers[attempt]
+                pair = source, self._receiver_of_attempt[attempt]
                 pairs[pair] = pairs.get(pair, 0) + sum(waiting.values())
         size, phase = first_phase(pairs)
         for source, destination in phase:

@@ -270,14 +270,14 @@ class Policy:
             ("on_start", LossPolicy),
             ("copies_from", CopiesFrom),
         ):
-            given = getattr(self, name)
-            if given not in tuple(kind):
+            value = getattr(self, name)
+            if value not in tuple(kind):
                 raise InvalidPlanError(
-                    f"The migration policy's {name} is {given!r}.",
+                    f"The migration policy's {name} is {value!r}.",
                     remedy=f"Give one of {', '.join(kind)}.",
-                    value=given,
+                    value=value,
                 )
-            object.__setattr__(self, name, kind(given))
+            object.__setattr__(self, name, kind(value))
         if not isinstance(self.recovery, Bounds):
             raise InvalidPlanError(
                 f"The migration policy's recovery is {self.recovery!r}.",

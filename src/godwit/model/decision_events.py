@@ -268,7 +268,7 @@ class _Scaling(Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
 
     @property
-    def _why(self) -> str:
+    def _reason_text(self) -> str:
         """Reason of the scaling decision, with its figures, as text."""
         return self.reason + _figures_text(self.numbers)
 
@@ -297,7 +297,7 @@ class ScaledOut(_Scaling):
     def _one_line_text(self) -> str:
         more = counted(self.wanted - self.before, "more executor")
         keeping = f", keeping {', '.join(self.kept)}" if self.kept else ""
-        return f"scaling out, {more} for {self.wanted}{keeping}: {self._why}"
+        return f"scaling out, {more} for {self.wanted}{keeping}: {self._reason_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +321,8 @@ class ScaledIn(_Scaling):
     executors: tuple[str, ...]
 
     def _one_line_text(self) -> str:
-        return f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: {self._why}"
+        draining = ", ".join(self.executors)
+        return f"scaling in to {self.wanted}, draining {draining}: {self._reason_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +343,7 @@ class ScalingRefused(_Scaling):
 
     def _one_line_text(self) -> str:
         where = f" where {self.wanted} were wanted" if self.wanted != self.before else ""
-        return f"staying at {counted(self.before, 'executor')}{where}: {self._why}"
+        return f"staying at {counted(self.before, 'executor')}{where}: {self._reason_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

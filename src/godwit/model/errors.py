@@ -75,10 +75,10 @@ class GodwitError(Exception):
         super().__init__(f"{self.message} {self.remedy}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.remedy, self.context)
+        return _unpickle_error, (type(self), self.message, self.remedy, self.context)
 
 
-def _rebuild(
+def _unpickle_error(
     cls: type[GodwitError], message: str, remedy: str, context: dict[str, Any]
 ) -> GodwitError:
     """Return an error made again from its pickled parts; used by `GodwitError.__reduce__`."""

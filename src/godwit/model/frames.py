@@ -291,7 +291,7 @@ def user_traceback(error: BaseException) -> str:
     return "".join(report.format()) if has_frames else ""
 
 
-def _advice(error: BaseException, key: tuple[object, ...] | None) -> str:
+def _advice_on_mistake(error: BaseException, key: tuple[object, ...] | None) -> str:
     """Return advice on a common mistake in a user's function, after a space; empty if none.
 
     `key`: that the function was called for; ``None``: many.
@@ -367,7 +367,7 @@ def function_failed(
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct
         else:
-            correct += _advice(error, key) + passed_on_hint(function, error, called)
+            correct += _advice_on_mistake(error, key) + passed_on_hint(function, error, called)
         what += f": {said.removesuffix('.')}" if said else ""
         remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):

@@ -187,21 +187,21 @@ class KeyGroupLoad:
     @classmethod
     def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
         """Sum loads; bytes of state are those of the last load that has them."""
-        loaded = _concatenate([load.key_groups for load in loads])
+        loaded = _concatenate_integers([load.key_groups for load in loads])
         size = 1 + int(loaded.max(initial=-1))
         is_touched = np.zeros(size, np.bool_)
         is_touched[loaded] = True
 
         def summed(name: str) -> npt.NDArray[np.float64]:
-            values = _concatenate([getattr(load, name) for load in loads])
+            values = _concatenate_integers([getattr(load, name) for load in loads])
             return np.bincount(loaded, values, size).astype(np.float64, copy=False)
 
         rows, keys = summed("rows").astype(np.int64), summed("keys").astype(np.int64)
         cpu_ms, busy_ms = summed("cpu_ms"), summed("busy_ms")
         state_bytes = np.zeros(size, np.int64)
         sized = [load for load in loads if len(load.state_bytes)]
-        state_bytes[_concatenate([load.key_groups for load in sized])] = _concatenate(
-            [load.state_bytes for load in sized]
+        state_bytes[_concatenate_integers([load.key_groups for load in sized])] = (
+            _concatenate_integers([load.state_bytes for load in sized])
         )
         key_groups = np.flatnonzero(is_touched)
         return cls(
@@ -214,7 +214,7 @@ class KeyGroupLoad:
         )
 
 
-def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _concatenate_integers(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Concatenate arrays; without any, return an empty one of integers."""
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 

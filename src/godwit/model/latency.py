@@ -71,7 +71,7 @@ class LatencyHistogram:
         if int(ages_us.min()) < 0:
             ahead = int(np.count_nonzero(ages_us < 0))
             ages_us = ages_us.clip(min=0)
-        counts = np.bincount(_bucket(ages_us))
+        counts = np.bincount(_bucket_of_duration(ages_us))
         if each != 1:
             counts = np.diff(np.rint(np.cumsum(counts) * each), prepend=0).astype(np.int64)
         return cls._from_counts(
@@ -94,7 +94,7 @@ class LatencyHistogram:
         rows = pieces[:, 0]
         ahead = rows[pieces[:, 1] < 0].sum()
         least_us, most_us = (pieces[:, 1:].clip(min=0) * 1e6).T
-        first, last = _bucket(np.array([least_us.min(), most_us.max()])).tolist()
+        first, last = _bucket_of_duration(np.array([least_us.min(), most_us.max()])).tolist()
         ends_us = _lower_us(np.arange(first + 1, last + 2))
         # Shape ``(n, buckets)``: share of each stretch that lies below the end of each bucket.
         long = np.maximum(most_us - least_us, 1e-3)
@@ -148,7 +148,7 @@ class LatencyHistogram:
         if not self.rows:
             return self
         counts = np.bincount(
-            _bucket(_middle_us(self.buckets) + max(by_s, 0.0) * 1e6), self.counts
+            _bucket_of_duration(_middle_us(self.buckets) + max(by_s, 0.0) * 1e6), self.counts
         ).astype(np.int64)
         return self._from_counts(
             counts,
@@ -258,7 +258,7 @@ def _some_of_each(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(distinct)[:MAX_TRACES]
 
 
-def _bucket(us: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _bucket_of_duration(us: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the bucket of each duration in microseconds: 0 below 1 µs, then 64 per doubling."""
     bits = us.astype(np.float32).view(np.int32) >> _SHIFT
     buckets: npt.NDArray[np.int64] = np.clip(bits - (_ONE - 1), 0, _LAST)

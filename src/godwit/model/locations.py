@@ -152,12 +152,12 @@ def spelled_location(
     raise error(
         f"Cannot open {shown_uri(location)}: its scheme {scheme!r} is of no file system that is "
         "known here.",
-        remedy=f"{_instead(scheme, rest)}Supported are local paths, and URIs that begin with "
+        remedy=f"{_spelling_hint(scheme, rest)}Supported are local paths, and URIs that begin with "
         f"{', '.join(f'{name}://' for name in known)}.",
     )
 
 
-def _instead(scheme: str, rest: str) -> str:
+def _spelling_hint(scheme: str, rest: str) -> str:
     """Return a sentence with the right spelling of a location, if there is one."""
     if scheme == "dbfs":
         path = "/dbfs/" + rest.lstrip(":/")

@@ -91,13 +91,13 @@ class LogLine(logging.Formatter):
             stack = record.exc_text or "".join(traceback.format_exception(error))
             values["error"] = {
                 "type": type(error).__name__,
-                "message": hidden(_text(error)),
+                "message": hidden(_error_text(error)),
                 "traceback": hidden(stack.rstrip("\n")),
             }
         return json.dumps(values, default=str)
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the text of an error; empty if it has none."""
     try:
         return str(error)
@@ -145,7 +145,7 @@ def log_as(name: str | None) -> None:
 def _log_uncaught(kind: type[BaseException], error: BaseException, stack: Any) -> None:
     """Log an exception that ends the program; one that only asks for the end as usual."""
     if issubclass(kind, Exception):
-        line = _text(error).partition("\n")[0]
+        line = _error_text(error).partition("\n")[0]
         _logger.critical("%s: %s", kind.__name__, line, exc_info=(kind, error, stack))
     else:
         sys.__excepthook__(kind, error, stack)

@@ -200,9 +200,11 @@ def check_number(
     is_number = isinstance(value, kind) and not isinstance(value, bool)
     if is_number and value >= least:
         return
-    given = repr(value) if isinstance(value, Real) else f"{value!r}, of type {type(value).__name__}"
+    given_text = (
+        repr(value) if isinstance(value, Real) else f"{value!r}, of type {type(value).__name__}"
+    )
     raise error(
-        f"{what} is {given}.",
+        f"{what} is {given_text}.",
         remedy=f"Give at least {least}{', a whole number' if whole else ''}.",
         value=value,
     )

@@ -75,7 +75,7 @@ _INSTALL: Final = f"pip install {_OWN} (of a source tree: pip install --editable
 
 
 @cache
-def _entries(group: Group) -> Mapping[str, tuple[EntryPoint, ...]]:
+def _entry_points_by_name(group: Group) -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return name → entry points of a group; several only if packages use the same name."""
     from importlib.metadata import entry_points  # noqa: PLC0415  few processes look for packages
 
@@ -88,7 +88,7 @@ def _entries(group: Group) -> Mapping[str, tuple[EntryPoint, ...]]:
 
 def names(group: Group) -> tuple[str, ...]:
     """Return the names that installed packages add to a group."""
-    return tuple(_entries(group))
+    return tuple(_entry_points_by_name(group))
 
 
 def absent(group: Group) -> Mapping[str, str]:
@@ -96,7 +96,7 @@ def absent(group: Group) -> Mapping[str, str]:
 
     Only names whose package is not installed.
     """
-    known = _entries(group)
+    known = _entry_points_by_name(group)
     return {n: package for n, package in _ELSEWHERE.get(group, {}).items() if n not in known}
 
 
@@ -111,7 +111,7 @@ def load(group: Group, name: str) -> Any:
         have, or it cannot be imported.
     """
     what = f"{group.removesuffix('s') if group != 'policies' else 'policy'} {name!r}"
-    entries = _entries(group).get(name, ())
+    entries = _entry_points_by_name(group).get(name, ())
     if not entries:
         package = absent(group).get(name)
         if package is None:
@@ -184,5 +184,5 @@ def member(
 
 def _has_own(group: Group) -> bool:
     """Return whether the metadata of this project's main distribution has entries of a group."""
-    entries = [entry for same in _entries(group).values() for entry in same]
+    entries = [entry for same in _entry_points_by_name(group).values() for entry in same]
     return any(e.dist is not None and e.dist.name.replace("_", "-") == _OWN for e in entries)

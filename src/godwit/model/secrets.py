@@ -54,14 +54,14 @@ class Secrets:
         parts = [part for text in user for part in (text, *re.split(r"[:@/?#]", text))]
         secrets = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
         named = (value for name, value in query if _is_confidential(name))
-        _remember(secrets.whole, (*parts, *named))
+        _hide_from_now_on(secrets.whole, (*parts, *named))
         return secrets
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
         """Return the values with confidential names, which this process hides from now on."""
         secrets = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
-        _remember((), secrets)
+        _hide_from_now_on((), secrets)
         return cls((), secrets)
 
     def __or__(self, other: Secrets) -> Secrets:
@@ -69,8 +69,8 @@ class Secrets:
 
     def hide(self, text: str) -> str:
         """Return a text with these secrets replaced by `HIDDEN`."""
-        for given, shown in self.whole:
-            text = text.replace(given, shown)
+        for location, shown in self.whole:
+            text = text.replace(location, shown)
         for part in sorted(self.parts, key=len, reverse=True):
             # Whole words only: letters inside other words reveal nothing.
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(part)}(?![A-Za-z0-9])", HIDDEN, text)
@@ -90,7 +90,7 @@ _known = Secrets()
 _lock = threading.Lock()
 
 
-def _remember(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
+def _hide_from_now_on(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
     """Hide secrets in this process from now on.
 
     `whole`: pairs of a URI, and the URI without secrets. `parts`: passwords.

@@ -124,7 +124,7 @@ def check_signature(
             **context,
         ) from reason
     names = [parameter.name for parameter in positional_parameters(function, len(arguments))]
-    if problem := _misplaced(arguments, names[: len(arguments)], meant):
+    if problem := _find_misplaced_argument(arguments, names[: len(arguments)], meant):
         what, remedy = problem
         raise error(
             f"{where}: {name!r} takes ({', '.join(names)}) and is called as {called}: {what}.",
@@ -196,7 +196,7 @@ def _wrapped_signature(function: Callable[..., Any], count: int) -> inspect.Sign
     return signature
 
 
-def _misplaced(
+def _find_misplaced_argument(
     arguments: Sequence[str], names: Sequence[str], meant: Mapping[str, Collection[str]]
 ) -> tuple[str, str] | None:
     """Return which parameter stands in another's place, and the remedy; ``None`` if none does.

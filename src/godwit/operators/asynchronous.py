@@ -82,8 +82,8 @@ class Async:
                 remedy="Give a class of errors, or a tuple of them, as in retry_on=OSError.",
             )
         if not isinstance(self.resources, Mapping) or not all(
-            isinstance(name, str) and name.isidentifier() and callable(make)
-            for name, make in self.resources.items()
+            isinstance(name, str) and name.isidentifier() and callable(open_resource)
+            for name, open_resource in self.resources.items()
         ):
             raise InvalidFlowError(
                 f"The setting resources of gw.types.Async is {self.resources!r}.",

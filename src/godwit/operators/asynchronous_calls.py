@@ -199,9 +199,9 @@ class _Steps:
 
     def __await__(self) -> Generator[Any, None, Any]:
         steps: Iterator[Any] = self._coroutine.__await__()
-        return self._run(steps)
+        return self._run_measured(steps)
 
-    def _run(self, steps: Any) -> Generator[Any, None, Any]:
+    def _run_measured(self, steps: Any) -> Generator[Any, None, Any]:
         """Drive a coroutine to its end, and measure the CPU time of its steps."""
         thrown: BaseException | None = None
         while True:

@@ -112,19 +112,23 @@ class BatchProcess(KeyedOperator):
             states=self.prior_or_new(known, prior),
             groups=groups,
         )
-        results = self._results(called, (0, groups.count), failed)
-        result = results[0] if len(results) == 1 else self._joined(results)
-        which = result.which
+        results = self._call_with_halving(called, (0, groups.count), failed)
+        result = results[0] if len(results) == 1 else self._join_results(results)
+        changed_keys = result.which
         return OperatorOutput(
             output=result.output,
             failed=None if failed is None else failed.to_batch(),
             groups=groups,
             changed=changed_by_key(
-                groups, which, keys.take(pa.array(which)), result.values, result.removed
+                groups,
+                changed_keys,
+                keys.take(pa.array(changed_keys)),
+                result.values,
+                result.removed,
             ),
         )
 
-    def _joined(self, results: Sequence[_Result]) -> _Result:
+    def _join_results(self, results: Sequence[_Result]) -> _Result:
         """Join the results of calls for parts of the keys."""
         outputs = [result.output for result in results if result.output is not None]
         return _Result(
@@ -134,7 +138,7 @@ class BatchProcess(KeyedOperator):
             removed=np.concatenate([np.empty(0, np.bool_), *(each.removed for each in results)]),
         )
 
-    def _results(
+    def _call_with_halving(
         self, called: _Called, span: tuple[int, int], failed: FailedCalls | None
     ) -> list[_Result]:
         """Call the function for a span of keys; if it fails, for both halves of them.
@@ -145,7 +149,7 @@ class BatchProcess(KeyedOperator):
         """
         try:
             called.count += 1
-            return [self._result(called, span)]
+            return [self._call_once(called, span)]
         except UserFunctionError as error:
             cause = error if error.__cause__ is None else error.__cause__
             if failed is None or not (cause is error or is_divertible(cause)):
@@ -157,25 +161,25 @@ class BatchProcess(KeyedOperator):
                 return []
         middle = (first + end) // 2
         return [
-            *self._results(called, (first, middle), failed),
-            *self._results(called, (middle, end), failed),
+            *self._call_with_halving(called, (first, middle), failed),
+            *self._call_with_halving(called, (middle, end), failed),
         ]
 
-    def _result(self, called: _Called, span: tuple[int, int]) -> _Result:
+    def _call_once(self, called: _Called, span: tuple[int, int]) -> _Result:
         """Call the function for a span of keys; return its result, checked."""
         rows, keys, states, key_of_row = called.of(span)
         result = self._call_function(rows, keys, states, key_of_row)
         output, new_states, dropped = self._unpack_result(result)
-        which, values = self._new_states(new_states, keys)
+        changed_keys, values = self._new_states(new_states, keys)
         removed = np.zeros(keys.num_rows, np.bool_)
         if dropped is not None:
             removed = self._keys_to_drop(dropped, keys.num_rows)
-            which, values = self._add_dropped(which, values, removed)
+            changed_keys, values = self._add_dropped(changed_keys, values, removed)
         return _Result(
             output=None if output is None else self._to_batch(output, self.output, "rows to emit"),
-            which=which + span[0],
+            which=changed_keys + span[0],
             values=values,
-            removed=removed[which],
+            removed=removed[changed_keys],
         )
 
     def _call_function(
@@ -321,10 +325,10 @@ class BatchProcess(KeyedOperator):
             raise self._wrong_result(
                 f"a table {problem} for the {what}", f"{hint}They are {columns_text(schema)}."
             )
-        columns = [self._cast(table.column(f.name), f, what) for f in schema]
+        columns = [self._cast_column(table.column(f.name), f, what) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _cast(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
+    def _cast_column(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
         """Convert a column of the table `what` to its declared type; refuse what does not fit."""
         whole = column
         if isinstance(whole, pa.ChunkedArray):
@@ -413,18 +417,18 @@ def _as_table(frame: Any) -> pa.Table | None:
     return None
 
 
-def _pandas(table: pa.Table) -> Any:
+def _to_pandas(table: pa.Table) -> Any:
     """Convert an Arrow table to pandas with Arrow types, so that no integer becomes a float."""
     return table.to_pandas(types_mapper=import_module("pandas").ArrowDtype)
 
 
-def _polars(table: pa.Table) -> Any:
+def _to_polars(table: pa.Table) -> Any:
     """Convert an Arrow table to a Polars DataFrame."""
     return import_module("polars").from_arrow(table)
 
 
 _READERS: dict[str, Callable[[pa.Table], Any]] = {
     "arrow": lambda table: table,
-    "pandas": _pandas,
-    "polars": _polars,
+    "pandas": _to_pandas,
+    "polars": _to_polars,
 }

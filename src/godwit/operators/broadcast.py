@@ -116,9 +116,9 @@ class Broadcast:
     def to_python(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
         """Return keys and values of a table's entries as users' functions get them."""
         own = rows_as_tuples(self._table_keys(entries))
-        make = row_type(tuple(self.values.names))._make
+        new_row = row_type(tuple(self.values.names))._make
         values = rows_as_tuples(entries.values) if len(self.values) else [()] * len(own)
-        return [key for (key,) in own] if len(self.keys) == 1 else own, [*map(make, values)]
+        return [key for (key,) in own] if len(self.keys) == 1 else own, [*map(new_row, values)]
 
     def sorted(self, entries: StateRows) -> StateRows:
         """Return entries in the order of the table's keys, nulls last."""

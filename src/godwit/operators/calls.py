@@ -108,7 +108,7 @@ class Timers:
         >>> timers.list()
         [datetime.datetime(2024, 5, 1, 8, 0, tzinfo=datetime.timezone.utc)]
         """
-        moment = _microseconds(time)
+        moment = _microseconds_since_1970(time)
         place = bisect.bisect_left(self._times, moment)
         if place == len(self._times) or self._times[place] != moment:
             self._times.insert(place, moment)
@@ -133,7 +133,7 @@ class Timers:
         >>> timers.cancel(dt.datetime(2024, 5, 1, 8)), timers.cancel(dt.datetime(2024, 5, 1, 9))
         (True, False)
         """
-        moment = _microseconds(time)
+        moment = _microseconds_since_1970(time)
         place = bisect.bisect_left(self._times, moment)
         exists = place < len(self._times) and self._times[place] == moment
         if exists:
@@ -239,10 +239,13 @@ def without_misfits(
     names = data.rows.values.schema.names
     for name in row_class.names:
         column = (data.rows.values if name in names else data.rows.keys).column(name)
-        if row_class.admits_all(name, column) or _misfit(row_class, name, column) is None:
+        if (
+            row_class.admits_all(name, column)
+            or _first_misfit_error(row_class, name, column) is None
+        ):
             continue
         for row in np.flatnonzero(fits).tolist():
-            error = _misfit(row_class, name, column.slice(row, 1))
+            error = _first_misfit_error(row_class, name, column.slice(row, 1))
             if error is not None:
                 fits[row] = False
                 failed.add(operator.function, error, (row, row + 1))
@@ -253,7 +256,7 @@ def without_misfits(
     return replace(data, rows=rows, moments=moments), failed.to_batch()
 
 
-def _misfit(row_class: RowClass, name: str, column: pa.Array) -> ValueError | None:
+def _first_misfit_error(row_class: RowClass, name: str, column: pa.Array) -> ValueError | None:
     """Return the error about the first value of a column that a field does not admit, if any."""
     try:
         row_class.values(name, column)
@@ -480,7 +483,7 @@ class Calls:
         timers = Timers(of_key.timers, work.before.now)
         first, last = work.starts[group], work.starts[group + 1]
         if work.moments is not None:
-            for begin, end in _runs(work.moments, first, last):
+            for begin, end in _runs_of_equal_times(work.moments, first, last):
                 moment = work.moments[begin]
                 yield from self._timer_calls(work, group, state, timers, due=moment - 1)
                 timers._now = moment  # noqa: SLF001 - for operators alone
@@ -557,7 +560,7 @@ class Calls:
             of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
 
 
-def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+def _runs_of_equal_times(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of runs of equal event times among the rows from `first` to `last`."""
     begin = first
     while begin < last:
@@ -568,7 +571,7 @@ def _runs(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]
         begin = end
 
 
-def _microseconds(time: dt.datetime) -> int:
+def _microseconds_since_1970(time: dt.datetime) -> int:
     """Convert a datetime (UTC without zone) to microseconds of Unix time, or raise.
 
     A time that is beyond the first or last datetime in UTC is that datetime.
@@ -589,36 +592,38 @@ class Meter:
     """
 
     def __init__(self, key_groups: npt.NDArray[np.int32]) -> None:
-        _, self._starts = np.unique(key_groups, return_index=True)
-        self.ends: list[int] = np.append(self._starts, len(key_groups))[1:].tolist()
-        self._laps: list[npt.NDArray[np.float64]] = []
-        self._shared_s = np.zeros((2, len(self._starts)))
-        self._since = _clocks()
+        _, self._first_positions = np.unique(key_groups, return_index=True)
+        self.ends: list[int] = np.append(self._first_positions, len(key_groups))[1:].tolist()
+        self._lap_clocks: list[npt.NDArray[np.float64]] = []
+        self._shared_s = np.zeros((2, len(self._first_positions)))
+        self._lap_start = _cpu_and_elapsed_s()
 
     def end_key_group(self) -> None:
         """Attribute the time since the last call of the meter to the key group that just ended."""
-        now = _clocks()
-        self._laps.append(now - self._since)
-        self._since = now
+        now = _cpu_and_elapsed_s()
+        self._lap_clocks.append(now - self._lap_start)
+        self._lap_start = now
 
     def skip(self) -> None:
         """Attribute the time since the last call of the meter to no key group."""
-        self._since = _clocks()
+        self._lap_start = _cpu_and_elapsed_s()
 
     def add_concurrent(
         self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]
     ) -> None:
         """Record the CPU and elapsed seconds of each key's calls, which ran concurrently."""
-        self._laps = list(np.add.reduceat(np.stack([cpu_s, busy_s]), self._starts, axis=1).T)
-        self._since = _clocks()
+        self._lap_clocks = list(
+            np.add.reduceat(np.stack([cpu_s, busy_s]), self._first_positions, axis=1).T
+        )
+        self._lap_start = _cpu_and_elapsed_s()
 
     def add_by_bytes(self, blobs: pa.Array) -> None:
         """Divide the time since the last call among key groups, by bytes of states (`blobs`)."""
-        now = _clocks()
+        now = _cpu_and_elapsed_s()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
-        weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
-        self._shared_s += np.outer(now - self._since, weights / weights.sum())
-        self._since = now
+        weights = np.add.reduceat(sizes, self._first_positions) if len(sizes) else sizes
+        self._shared_s += np.outer(now - self._lap_start, weights / weights.sum())
+        self._lap_start = now
 
     @property
     def cpu_ms(self) -> npt.NDArray[np.float64]:
@@ -632,12 +637,12 @@ class Meter:
 
     def _time_per_key_group(self, clock: int) -> npt.NDArray[np.float64]:
         """Return milliseconds per key group by one clock (0: CPU time, 1: elapsed time)."""
-        laps = np.array([lap[clock] for lap in self._laps])
+        laps = np.array([lap[clock] for lap in self._lap_clocks])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3
 
 
-def _clocks() -> npt.NDArray[np.float64]:
+def _cpu_and_elapsed_s() -> npt.NDArray[np.float64]:
     """Return the CPU time of this thread and the elapsed time, in seconds."""
     return np.array([time.thread_time(), time.perf_counter()])
 

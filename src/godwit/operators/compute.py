@@ -395,11 +395,12 @@ def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.boo
     same = np.ones(left.num_rows, np.bool_)
     for before, after in zip(left.columns, right.columns, strict=True):
         if pa.types.is_nested(before.type):
-            which = np.flatnonzero(same)
+            same_positions = np.flatnonzero(same)
             pairs = zip(
-                *(c.take(pa.array(which)).to_pylist() for c in (before, after)), strict=True
+                *(c.take(pa.array(same_positions)).to_pylist() for c in (before, after)),
+                strict=True,
             )
-            same[which] = [former == new for former, new in pairs]
+            same[same_positions] = [former == new for former, new in pairs]
             continue
         equal = pc.fill_null(pc.equal(before, after), fill_value=False)
         both_null = pc.and_(pc.is_null(before), pc.is_null(after))
@@ -506,7 +507,7 @@ class _Result:
                 if isinstance(error, MemoryError) or not isinstance(error, FAILURES):
                     raise
                 raise failed(
-                    f"Operator {self.operator!r}, result {self.name!r}{self._reads()},",
+                    f"Operator {self.operator!r}, result {self.name!r}{self._columns_read_text()},",
                     error,
                     row=self._failing_row(arguments[2:]) if method == "update" else "",
                     operator=self.operator,
@@ -520,7 +521,7 @@ class _Result:
             self._check_result(method, result, count)
         return result
 
-    def _reads(self) -> str:
+    def _columns_read_text(self) -> str:
         """Return the columns that the aggregate reads, as text for errors."""
         return f" of {', '.join(self.columns)}" if self.columns else ""
 

@@ -241,7 +241,7 @@ class ComputeChanges(KeyedOperator):
             waiting_deletes=int(np.maximum(np.maximum(-after, 0), owed).sum()),
         )
 
-    def _results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+    def _result_rows(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the result rows of keys, without a sign."""
         num_adding = len(self._adding.schema.values)
         own = state.select(list(range(num_adding)))
@@ -265,8 +265,8 @@ class ComputeChanges(KeyedOperator):
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = groups.order[groups.starts[1:] - 1]
         newest = newest[values_of(entries.values.column(0))[newest] > 0]
-        which = pa.array(newest)
-        return self._results(entries.keys.take(which), entries.values.take(which))
+        newest_rows = pa.array(newest)
+        return self._result_rows(entries.keys.take(newest_rows), entries.values.take(newest_rows))
 
     def _changed_results(
         self,
@@ -281,7 +281,7 @@ class ComputeChanges(KeyedOperator):
         """
         (stood, prior), (stands, state) = before, after
         rows = [
-            self._results(keys.filter(pa.array(mask)), values.filter(pa.array(mask)))
+            self._result_rows(keys.filter(pa.array(mask)), values.filter(pa.array(mask)))
             for mask, values in ((stood, prior), (stands, state))
         ]
         same = np.zeros(len(stood), np.bool_)

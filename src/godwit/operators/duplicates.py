@@ -147,15 +147,15 @@ class DropDuplicatesWithin(EventTimeOperator):
         seen_key, seen = self._earlier_rows(groups, panes, distinct, data.state, data.time.closed)
         reach = self.within_us
         free = ~within(key, times - reach, times + reach, seen_key, seen).is_nonempty
-        which = first_within(key, times, free, reach)
-        through = pa.array(which)
+        firsts = first_within(key, times, free, reach)
+        through = pa.array(firsts)
         moment_type = self.schema.values.field(0).type
         values = pa.RecordBatch.from_arrays(
-            [column_of(times[which], None, moment_type)], schema=self.schema.values
+            [column_of(times[firsts], None, moment_type)], schema=self.schema.values
         )
         return OperatorOutput(
             groups=groups,
-            changed=changed_by_key(groups, key[which], arrived.keys.take(through), values),
+            changed=changed_by_key(groups, key[firsts], arrived.keys.take(through), values),
             output=merge_columns(own.take(through), arrived.values.take(through), self.output),
         )
 

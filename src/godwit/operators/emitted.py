@@ -107,7 +107,8 @@ class Emitted:
     def _to_columns(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
         """Convert values, given by column, to a batch of the output's schema."""
         arrays = [
-            self._column(field, values) for field, values in zip(self.schema, columns, strict=True)
+            self._to_column(field, values)
+            for field, values in zip(self.schema, columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -119,7 +120,7 @@ class Emitted:
             row = self.rows[other]
             what = f"{short_repr(row)}, of type {type(row).__name__}, where output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
-            raise self._failure(other, what, awaiting_hint(row), remedy=remedy)
+            raise self._emitted_row_error(other, what, awaiting_hint(row), remedy=remedy)
         try:
             return row_class.columns(self.rows)
         except MisfitError as error:
@@ -127,7 +128,7 @@ class Emitted:
                 getattr(self.rows[error.index], error.column),
                 row_class.field(error.column).hint,
             )
-            raise self._failure(
+            raise self._emitted_row_error(
                 error.index,
                 f"{short_repr(value)} in {name}.{error.column}, which is {hint_text(hint)} "
                 f"({error.reason})",
@@ -142,7 +143,7 @@ class Emitted:
             if index is None:
                 continue
             value = getattr(self.rows[index], field.name)
-            raise self._failure(
+            raise self._emitted_row_error(
                 index,
                 f"{short_repr(value)} in {row_class.cls.__qualname__}.{field.name}, which is "
                 f"{hint_text(field.hint)}" + ("" if value is None else ": an element is None"),
@@ -164,12 +165,12 @@ class Emitted:
                 hint = did_you_mean(missing[0], unknown) if unknown else ""
             else:
                 what, hint = f"a row with {listing(unknown)}, which is not an output column", ""
-            raise self._failure(index, what, hint)
+            raise self._emitted_row_error(index, what, hint)
         if isinstance(row, (tuple, list)):
             if len(row) == len(names):
                 return tuple(row)
-            raise self._failure(index, f"a row of {len(row)} values, {short_repr(row)}")
-        raise self._failure(
+            raise self._emitted_row_error(index, f"a row of {len(row)} values, {short_repr(row)}")
+        raise self._emitted_row_error(
             index,
             f"{short_repr(row)}, of type {type(row).__name__}, where a row should be",
             awaiting_hint(row),
@@ -177,7 +178,7 @@ class Emitted:
             "yield them one by one",
         )
 
-    def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    def _to_column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         """Convert the values of one output column to Arrow; raise for the first that does not fit.
 
         An error names the key and the value.
@@ -189,7 +190,7 @@ class Emitted:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             index, reason = _first_misfit(field, values, error)
             key = self.keys[bisect.bisect_right(self.ends, index)]
-            raise self._failure(
+            raise self._emitted_row_error(
                 index,
                 f"{short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
@@ -200,21 +201,21 @@ class Emitted:
             ) from error
         fraction = _first_fraction(values, field.type)
         if fraction is not None:
-            raise self._failure(
+            raise self._emitted_row_error(
                 fraction,
                 f"{short_repr(values[fraction])} in column {field.name!r}, which is {field.type} "
                 "and would lose the fraction",
                 column=field.name,
             )
         if not field.nullable and array.null_count:
-            raise self._failure(
+            raise self._emitted_row_error(
                 values.index(None),
                 f"None in column {field.name!r}, which may not be null",
                 column=field.name,
             )
         return array
 
-    def _failure(
+    def _emitted_row_error(
         self, index: int, what: str, hint: str = "", *, column: str = "", remedy: str = ""
     ) -> UserFunctionError:
         """Return the error about emitted row number `index`; `what`: its fault, as text."""

@@ -165,7 +165,7 @@ class InOrder(EventTimeOperator):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for the rows that are due, in order; store the others."""
-        until, arrived = data.time.until, self._entries(data)
+        until, arrived = data.time.until, self._waiting_entries(data)
         due = is_past(self._times_of(arrived), until)
         now, later = (arrived.take(np.flatnonzero(mask)) for mask in (due, ~due))
         waiting = now.take(np.empty(0, np.int64))
@@ -187,13 +187,13 @@ class InOrder(EventTimeOperator):
         )
         changed = dict(output.changed)
         if len(later.hashes) or len(waiting.hashes):
-            changed[HELD] = self._written(later, waiting, data.num_key_groups)
+            changed[HELD] = self._entry_changes(later, waiting, data.num_key_groups)
         groups = output.groups
         if groups is None and len(data.rows.hashes):
             groups = group_rows(data.rows.hashes, data.rows.keys, data.num_key_groups)
         return replace(output, changed=changed, groups=groups)
 
-    def _entries(self, data: OperatorInput) -> StateRows:
+    def _waiting_entries(self, data: OperatorInput) -> StateRows:
         """Return the epoch's rows as entries that wait: with event times, and numbered."""
         keys, count = data.rows.keys, len(data.rows.hashes)
         column = self.time.column
@@ -222,15 +222,17 @@ class InOrder(EventTimeOperator):
         several = np.flatnonzero(~alone)
         if len(several):
             which = order[several]
-            order[several] = which[_by_columns(times[which], self._seen(rows.take(which)))]
+            order[several] = which[
+                _by_columns(times[which], self._distinguishing_columns(rows.take(which)))
+            ]
         return order
 
-    def _seen(self, rows: StateRows) -> pa.RecordBatch:
+    def _distinguishing_columns(self, rows: StateRows) -> pa.RecordBatch:
         """Return the columns of rows that tell them apart: the key's, and the function's."""
         own, seen = rows.keys.select(self.keys.names), rows.values.select(self.inner.inputs.names)
         return merge_columns(own, seen, pa.schema([*own.schema, *seen.schema]))
 
-    def _written(self, later: StateRows, waiting: StateRows, num_key_groups: int) -> Changed:
+    def _entry_changes(self, later: StateRows, waiting: StateRows, num_key_groups: int) -> Changed:
         """Return the entries to add, and those to remove since their rows were processed."""
         rows = later.followed_by(waiting)
         key_groups = key_groups_of(rows.hashes, num_key_groups)

@@ -93,7 +93,7 @@ class LatestOperator(KeyedOperator):
         stored = prior.take(pa.array(touched))
         stands = known[touched] & values_of(pc.is_null(stored.column(_DELETED.name)))
         comes = signs[newest] == 1
-        values = self._values(
+        values = self._newest_state_columns(
             rows,
             signs,
             by_age=(order, starts),
@@ -159,7 +159,7 @@ class LatestOperator(KeyedOperator):
             return taken[order_by(of_taken, new[taken])], starts_of(of_taken, groups.count)
         return _by_age_with_nulls(groups, signs, stored, np.where(mask, new, 0))
 
-    def _values(
+    def _newest_state_columns(
         self,
         rows: pa.RecordBatch,
         signs: npt.NDArray[np.int8],
@@ -178,7 +178,7 @@ class LatestOperator(KeyedOperator):
         has.
         """
         comes = signs[newest] == 1
-        lacking = _lacking(rows)
+        lacking = _left_out_masks(rows)
         columns = []
         for field in self.schema.values:
             if field.name == _DELETED.name:
@@ -195,7 +195,7 @@ class LatestOperator(KeyedOperator):
             if lacks is None:
                 column = column.take(pa.array(newest))
             else:
-                where, mask = _inherited(by_age, touched, lacks, len(column))
+                where, mask = _inherited_rows(by_age, touched, lacks, len(column))
                 column = pa.concat_arrays([column, stored[field.name]])
                 column = column.take(pa.array(where, mask=~(mask | has_stored)))
             if field.name != self.order_by and not comes.all():
@@ -227,7 +227,7 @@ def _by_age_with_nulls(
     return order[taken[aged]], starts_of(key[taken], groups.count)
 
 
-def _inherited(
+def _inherited_rows(
     by_age: tuple[IntArray, IntArray],
     touched: IntArray,
     lacks: npt.NDArray[np.bool_],
@@ -246,7 +246,7 @@ def _inherited(
     return where, own
 
 
-def _lacking(rows: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
+def _left_out_masks(rows: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
     """Return name of a column → mask of the upserts that leave it as it is, if any do."""
     if UNCHANGED.name not in rows.schema.names:
         return {}

@@ -83,7 +83,9 @@ class LiveRows:
         nets = np.zeros(groups.count, np.bool_)
         nets[key[signs < 0]] = True
         read = read | nets
-        stored_key, stored_slot, stored = self._load(view, groups, keys, np.where(read, slots, 0))
+        stored_key, stored_slot, stored = self._load_rows(
+            view, groups, keys, np.where(read, slots, 0)
+        )
         count = len(stored_key)
         key = np.concatenate([stored_key, key])
         batch = pa.concat_batches(
@@ -135,7 +137,7 @@ class LiveRows:
             changed=changed,
         )
 
-    def _load(
+    def _load_rows(
         self, view: StateView, groups: Groups, keys: pa.RecordBatch, slots: IntArray
     ) -> tuple[IntArray, IntArray, pa.RecordBatch]:
         """Return key number, slot and columns of the stored rows of keys, in order of slots.
@@ -180,16 +182,16 @@ def rows_after_netting(
         )
     )
     mixed, of_all = mix_rows(columns.columns)
-    some = _may_meet(mixed, deletes, num_deletes)
-    if not len(some):
+    may_meet = _may_meet(mixed, deletes, num_deletes)
+    if not len(may_meet):
         return stays
-    columns = columns.take(pa.array(some))
-    hashes = mixed[some].view(np.int64) if of_all else hash_keys(columns)
-    equal, deletes = group_rows(hashes, columns, 1), deletes[some]
+    columns = columns.take(pa.array(may_meet))
+    hashes = mixed[may_meet].view(np.int64) if of_all else hash_keys(columns)
+    equal, deletes = group_rows(hashes, columns, 1), deletes[may_meet]
     in_groups = [
         np.bincount(equal.of_row[which], minlength=equal.count) for which in (~deletes, deletes)
     ]
-    stay = np.zeros(len(some), np.bool_)
+    stay = np.zeros(len(may_meet), np.bool_)
     for which, left in (
         (~deletes, in_groups[0] - in_groups[1]),
         (deletes, in_groups[1] - in_groups[0]),
@@ -199,7 +201,7 @@ def rows_after_netting(
         if len(positions):
             group = equal.of_row[positions]
             stay[positions[ranks_within(group, equal.count) < left[group]]] = True
-    stays[some] = stay
+    stays[may_meet] = stay
     return stays
 
 

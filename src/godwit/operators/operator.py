@@ -160,10 +160,12 @@ class OperatorInput:
         if not entries:
             return *self.grouped(self.rows.keys.num_columns), []
         own = list(range(num_keys))
-        hashes = [self.rows.hashes, *(some.hashes for some in entries)]
-        every = pa.concat_batches([self.rows.keys, *(some.keys.select(own) for some in entries)])
+        hashes = [self.rows.hashes, *(hashes_of_input.hashes for hashes_of_input in entries)]
+        every = pa.concat_batches(
+            [self.rows.keys, *(hashes_of_input.keys.select(own) for hashes_of_input in entries)]
+        )
         groups = group_rows(np.concatenate(hashes), every, self.num_key_groups)
-        ends = np.cumsum([len(some) for some in hashes])
+        ends = np.cumsum([len(hashes_of_input) for hashes_of_input in hashes])
         of_rows = replace(groups, of_row=groups.of_row[: ends[0]])
         of_entries = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
         return of_rows, every.take(pa.array(groups.first_row)), of_entries

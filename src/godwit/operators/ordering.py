@@ -113,7 +113,7 @@ def descending_ranks(column: pa.Array) -> IntArray:
     if numpy_type(column.type) is None:
         dense: pa.Array = pc.rank(column, "descending", tiebreaker="dense")
         return values_of(dense).astype(np.int64) - 1
-    sortable = _unsigned(values_of(column))
+    sortable = _order_preserving_unsigned(values_of(column))
     order = np.argsort(~sortable)
     ordered = sortable[order]
     ranks = np.empty(len(order), np.int64)
@@ -122,7 +122,7 @@ def descending_ranks(column: pa.Array) -> IntArray:
     return ranks
 
 
-def _unsigned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _order_preserving_unsigned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values as unsigned integers of the same order; floats must be canonical."""
     if values.dtype.kind in "ub":
         return values.view(f"u{values.itemsize}")

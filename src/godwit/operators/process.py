@@ -197,9 +197,9 @@ class ProcessOperator(KeyedOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for every key with rows, due timers or expired state."""
         fitting, misfits = without_misfits(self, data)
-        return self._process(fitting).with_failed(misfits)
+        return self._process_fitting_rows(fitting).with_failed(misfits)
 
-    def _process(self, data: OperatorInput) -> OperatorOutput:
+    def _process_fitting_rows(self, data: OperatorInput) -> OperatorOutput:
         """Call the functions for rows that fit their class."""
         due = self._due_columns(data.time)
         if data.time.due and due:

@@ -261,8 +261,8 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run_keep(args: argparse.Namespace) -> int:
     """Keep an epoch under a name; return the exit status."""
-    own = keep_epoch(opened_checkpoint(args.path), args.name, args.epoch)
-    _print_safely(f"{args.path}: epoch {own.epoch} is kept as {own.name}")
+    kept_epoch = keep_epoch(opened_checkpoint(args.path), args.name, args.epoch)
+    _print_safely(f"{args.path}: epoch {kept_epoch.epoch} is kept as {kept_epoch.name}")
     return 0
 
 
@@ -279,8 +279,10 @@ def _run_kept(args: argparse.Namespace) -> int:
 
 def _run_release(args: argparse.Namespace) -> int:
     """Keep an epoch no longer; return the exit status."""
-    own = release_epoch(opened_checkpoint(args.path), args.name)
-    _print_safely(f"{args.path}: epoch {own.epoch} is no longer kept as {own.name}")
+    released_epoch = release_epoch(opened_checkpoint(args.path), args.name)
+    _print_safely(
+        f"{args.path}: epoch {released_epoch.epoch} is no longer kept as {released_epoch.name}"
+    )
     return 0
 
 
@@ -292,14 +294,14 @@ def _run_take_back(args: argparse.Namespace) -> int:
     try:
         take_back(storage, None, "take-back")
         epoch = resolve_epoch(CommitLog.open_read_only(storage), asked)
-        taken = take_back(storage, asked, "take-back", again=True)
+        taken_back = take_back(storage, asked, "take-back", again=True)
     finally:
         lease.release()
-    if taken is None or taken.last == epoch:
+    if taken_back is None or taken_back.last == epoch:
         _print_safely(f"{args.path}: epoch {epoch} is the last one already")
         return 0
     _print_safely(
-        f"{args.path}: epochs {epoch + 1} to {taken.last} are taken back; give the next start "
+        f"{args.path}: epochs {epoch + 1} to {taken_back.last} are taken back; give the next start "
         "on_divergence= for targets that have them"
     )
     return 0
@@ -316,16 +318,16 @@ def _run_inspect(args: argparse.Namespace) -> int:
     console = wide_console()
     identity = summary.identity
     epochs = "none" if summary.epochs is None else f"{summary.epochs[0]} to {summary.epochs[1]}"
-    head = _grid(
+    head = _label_table(
         [
             ("flow", identity.name),
             ("query", identity.query_id),
             ("last run", summary.run_id or "none"),
             ("key groups", str(summary.num_key_groups)),
             ("retained epochs", epochs),
-            *([("physical plan", _plan(summary))] if summary.components else []),
+            *([("physical plan", _plan_text(summary))] if summary.components else []),
             *(
-                (f"source {name}", f"{reads}, read {_position(position)}")
+                (f"source {name}", f"{reads}, read {_position_text(position)}")
                 for name, (reads, position) in summary.positions.items()
             ),
             *((f"kept as {name}", f"epoch {epoch}") for name, epoch in summary.kept_epochs.items()),
@@ -339,7 +341,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
     )
     console.print(head)
     if summary.states:
-        console.print(_states(summary))
+        console.print(_table_of_states(summary))
     for entry in journal:
         line = _line_of(entry)
         if line:
@@ -347,7 +349,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _position(position: Any) -> str:
+def _position_text(position: Any) -> str:
     """Return a source's position in one line: files in words, others as JSON, shortened."""
     shown = describe_position(position)
     if shown is not position:
@@ -364,7 +366,7 @@ def _position_json(position: Any) -> str:
     return msgspec.json.encode(position).decode()
 
 
-def _plan(summary: CheckpointSummary) -> str:
+def _plan_text(summary: CheckpointSummary) -> str:
     """Return the physical plan as text: its identifier, and components of several operators."""
     shared = [
         f"{name} = {', '.join(operators)}"
@@ -387,7 +389,7 @@ def _line_of(entry: dict[str, Any]) -> str:
         return ""  # of another version, or not ours
 
 
-def _states(summary: CheckpointSummary) -> Table:
+def _table_of_states(summary: CheckpointSummary) -> Table:
     """Return a table of the checkpoint's states."""
     head = (
         *("operator", "state", "key groups", "snapshot rows", "snapshots", "changelog"),
@@ -495,7 +497,7 @@ def _print_verification(path: str, report: VerificationReport, targets: TargetRe
     console.print(table)
 
 
-def _grid(rows: Sequence[tuple[str, str]]) -> Table:
+def _label_table(rows: Sequence[tuple[str, str]]) -> Table:
     """Return a table of labels and values."""
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
@@ -733,42 +735,42 @@ class VerificationDisplay:
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
-        self._bar: Progress | None = None
+        self._progress_bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), TimeRemainingColumn())
-            self._bar = Progress(
+            self._progress_bar = Progress(
                 TextColumn("verifying"), BarColumn(), *columns, console=console, transient=True
             )
-            self._task = self._bar.add_task("reading records", total=None)
-        self._shown_s = clock()
+            self._task = self._progress_bar.add_task("reading records", total=None)
+        self._last_shown_s = clock()
         self.begin(None, None)
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        if self._progress_bar is not None:
+            self._progress_bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._progress_bar is not None:
+            self._progress_bar.stop()
 
     def begin(self, blocks: int | None, size_bytes: int | None) -> None:
         """Set the number of blocks to check, and their bytes; ``None`` if unknown."""
         self._of_blocks = "" if blocks is None else f" of {blocks}"
         self._of_bytes = "" if size_bytes is None else f" of {human_bytes(size_bytes)}"
         self._blocks = self._bytes = 0
-        if self._bar is not None:
-            self._bar.update(self._task, total=size_bytes)
+        if self._progress_bar is not None:
+            self._progress_bar.update(self._task, total=size_bytes)
 
     def advance(self, size_bytes: int) -> None:
         """Count a block that was checked, and update the display."""
         self._blocks += 1
         self._bytes += size_bytes
         text = f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
-        if self._bar is not None:
-            self._bar.update(self._task, advance=size_bytes, description=text)
-        elif (now_s := self._clock()) - self._shown_s >= _LINE_EVERY_S:
-            self._shown_s = now_s
+        if self._progress_bar is not None:
+            self._progress_bar.update(self._task, advance=size_bytes, description=text)
+        elif (now_s := self._clock()) - self._last_shown_s >= _LINE_EVERY_S:
+            self._last_shown_s = now_s
             tell(self._console, f"verified {text}")
 
 

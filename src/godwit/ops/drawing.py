@@ -55,7 +55,7 @@ class Edge:
 
 def flow_svg(graph: FlowGraph) -> str:
     """Return a drawing of a flow's sources, operators and sinks as SVG."""
-    boxes, edges = _nodes(graph), list(_edges(graph))
+    boxes, edges = _boxes_of_nodes(graph), list(_edges_with_feedback(graph))
     places = _arrange_rows(boxes, edges)
     columns = sorted({box.column for box in boxes})
     widths = {
@@ -84,7 +84,7 @@ def flow_svg(graph: FlowGraph) -> str:
     )
 
 
-def _nodes(graph: FlowGraph) -> list[Box]:
+def _boxes_of_nodes(graph: FlowGraph) -> list[Box]:
     """Return a box for each source, operator and sink, in the order of declaration."""
     levels = levels_of(graph.operators)
     loops = {edge.loop.name for edge in graph.feedbacks}
@@ -119,7 +119,7 @@ def _nodes(graph: FlowGraph) -> list[Box]:
     return boxes
 
 
-def _edges(graph: FlowGraph) -> Iterator[Edge]:
+def _edges_with_feedback(graph: FlowGraph) -> Iterator[Edge]:
     """Yield the edges between the nodes of a flow, feedback included."""
     loops = {edge.loop.name for edge in graph.feedbacks}
 

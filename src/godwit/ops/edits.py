@@ -242,7 +242,7 @@ def _removal_entries(
 ) -> pa.RecordBatch:
     """Build the record batch of a changelog segment that removes entries."""
     keys = pa.concat_batches([keys for _, _, keys in entries])
-    values = [_placeholders(name, dtype, keys.num_rows, types) for name, dtype in columns]
+    values = [_placeholder_values(name, dtype, keys.num_rows, types) for name, dtype in columns]
     return pack_entries(
         StateRows(
             hashes=np.concatenate([hashes for _, hashes, _ in entries]),
@@ -253,7 +253,9 @@ def _removal_entries(
     )
 
 
-def _placeholders(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
+def _placeholder_values(
+    name: str, text: str, count: int, types: Mapping[str, pa.DataType]
+) -> pa.Array:
     """Return `count` arbitrary values of a state column, for entries that are removals.
 
     `text`: the column's type as text. `types`: text → type, of columns found in the checkpoint;

@@ -89,12 +89,12 @@ def export_states(
         for state in states:
             stem = name if len(states) == 1 else f"{name}-{state}"
             file = directory / f"{stem}.parquet"
-            rows = _export(storage, name, state, file, epoch)
+            rows = _export_state(storage, name, state, file, epoch)
             if rows is not None:
                 yield f"{name}/{state}", rows, file
 
 
-def _export(
+def _export_state(
     storage: CheckpointStorage, operator: str, state: str, file: Path, epoch: int | None
 ) -> int | None:
     """Write one state to a file; return its rows, ``None`` if it has no entries."""

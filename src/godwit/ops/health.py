@@ -29,7 +29,7 @@ def with_health(app: WSGIApplication) -> WSGIApplication:
         wanted = ANSWERS.get(environ.get("PATH_INFO", ""))
         if wanted is None:
             return app(environ, start_response)
-        status, values = _health(wanted, environ.get("QUERY_STRING", ""))
+        status, values = _health_answer(wanted, environ.get("QUERY_STRING", ""))
         body = (json.dumps(values) + "\n").encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(status, [*headers, ("Cache-Control", "no-store")])
@@ -38,7 +38,7 @@ def with_health(app: WSGIApplication) -> WSGIApplication:
     return answer
 
 
-def _health(wanted: str, parameters: str) -> tuple[str, dict[str, Any]]:
+def _health_answer(wanted: str, parameters: str) -> tuple[str, dict[str, Any]]:
     """Return the status of an answer, and its values."""
     from godwit.runtime.query import open_queries  # noqa: PLC0415  not for `godwit ui`
 

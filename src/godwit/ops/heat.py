@@ -99,10 +99,10 @@ def _read_places(
     sound = len(placement.lanes) == len(placement.executors) and min(placement.lanes, default=0) > 0
     if not sound or sum(placement.lanes) > _MAX_LANES:
         return None
-    known = placement.lane_of < sum(placement.lanes)
-    if known.all():
+    is_on_lane = placement.lane_of < sum(placement.lanes)
+    if is_on_lane.all():
         return placement
-    return replace(placement, lane_of=np.where(known, placement.lane_of, _UNKNOWN))
+    return replace(placement, lane_of=np.where(is_on_lane, placement.lane_of, _UNKNOWN))
 
 
 def heat_of(

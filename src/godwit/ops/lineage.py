@@ -87,7 +87,7 @@ class LineageRecorder:
 
     def start(self) -> None:
         """Record that the query is about to start."""
-        self._record(RunState.START, datetime.now(UTC).timestamp(), {})
+        self._emit_run_event(RunState.START, datetime.now(UTC).timestamp(), {})
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
         """Record an entry of the journal, if it is an event that begins, changes or ends a run."""
@@ -99,12 +99,12 @@ class LineageRecorder:
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
                 message=error, programmingLanguage="PYTHON", producer=_PRODUCER
             )
-        self._record(state, values["at_s"], facets)
+        self._emit_run_event(state, values["at_s"], facets)
 
     def flush(self) -> None:
         """No-op: events are sent at once."""
 
-    def _record(self, state: RunState, at_s: float, facets: dict[str, Any]) -> None:
+    def _emit_run_event(self, state: RunState, at_s: float, facets: dict[str, Any]) -> None:
         """Emit an event of the run."""
         self._emit(
             RunEvent(
@@ -130,19 +130,21 @@ class Lineage:
     def __init__(self, flow: CompiledFlow, name: str) -> None:
         self._client = OpenLineageClient()
         self._queue: Queue[RunEvent | None] = Queue(_MAX_EVENTS)
-        self._thread = threading.Thread(target=self._send, name="godwit-lineage", daemon=True)
+        self._thread = threading.Thread(
+            target=self._send_until_end, name="godwit-lineage", daemon=True
+        )
         self._thread.start()
-        self.recorder = LineageRecorder(flow, name, self._put)
+        self.recorder = LineageRecorder(flow, name, self._queue_event)
         self.recorder.start()
 
-    def _put(self, event: RunEvent | None) -> None:
+    def _queue_event(self, event: RunEvent | None) -> None:
         """Queue an event; while a receiver takes none, later ones are dropped with a warning."""
         try:
             self._queue.put_nowait(event)
         except Full:
             _logger.warning("OpenLineage events are dropped: the receiver takes none.")
 
-    def _send(self) -> None:
+    def _send_until_end(self) -> None:
         """Send queued events until the end; the body of a thread."""
         while (event := self._queue.get()) is not None:
             try:
@@ -152,7 +154,7 @@ class Lineage:
 
     def close(self) -> None:
         """Send the rest, as far as the receiver takes it within seconds; idempotent."""
-        self._put(None)
+        self._queue_event(None)
         self._thread.join(_CLOSING_S)
         if self._thread.is_alive():
             _logger.warning(
@@ -169,7 +171,7 @@ def _inputs_of(flow: CompiledFlow) -> Iterable[tuple[str, str, dict[str, Any]]]:
             yield _NAMESPACE, f"{flow.name}.{name}", _schema_facet(columns[0]) if columns else {}
             continue
         for uri in source.datasets or (f"{_NAMESPACE}://{source.identity}",):
-            yield *_named(uri), _schema_facet(source.schema)
+            yield *_openlineage_name(uri), _schema_facet(source.schema)
 
 
 def _outputs_of(flow: CompiledFlow) -> Iterable[tuple[str, str, dict[str, Any]]]:
@@ -179,42 +181,46 @@ def _outputs_of(flow: CompiledFlow) -> Iterable[tuple[str, str, dict[str, Any]]]
             f"{_NAMESPACE}://{flow.name}.{output.name}",
         )
         for uri in uris:
-            yield *_named(uri), _schema_facet(output.schema)
+            yield *_openlineage_name(uri), _schema_facet(output.schema)
 
 
-def _named(uri: str) -> tuple[str, str]:
+def _openlineage_name(uri: str) -> tuple[str, str]:
     """Return namespace and name of a dataset, as OpenLineage's naming derives them from a URI."""
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return "file", _path(uri)
+        return "file", _path_name(uri)
     if scheme == _NAMESPACE:
         return scheme, printable(rest)
     scheme = _SCHEMES.get(scheme, scheme)
     if scheme == "file":
-        return scheme, _path(rest)
+        return scheme, _path_name(rest)
     authority, slash, path = rest.partition("/")
-    name = _path(slash + path if scheme in _PATHS else path.lstrip("/"))
+    name = _path_name(slash + path if scheme in _PATHS else path.lstrip("/"))
     return f"{scheme}://{printable(authority)}", name
 
 
-def _path(path: str) -> str:
+def _path_name(path: str) -> str:
     """Return a path as a name: without a slash at its end."""
     return printable(path.rstrip("/")) or "/"
 
 
 def _schema_facet(schema: pa.Schema) -> dict[str, Any]:
     """Return the facet of a dataset's columns."""
-    return {"schema": schema_dataset.SchemaDatasetFacet(fields=_fields(schema), producer=_PRODUCER)}
+    return {
+        "schema": schema_dataset.SchemaDatasetFacet(
+            fields=_schema_fields(schema), producer=_PRODUCER
+        )
+    }
 
 
-def _fields(columns: Iterable[pa.Field]) -> list[schema_dataset.SchemaDatasetFacetFields]:
+def _schema_fields(columns: Iterable[pa.Field]) -> list[schema_dataset.SchemaDatasetFacetFields]:
     """Return columns, or the fields of a struct, with the fields within them."""
     return [
         schema_dataset.SchemaDatasetFacetFields(
             name=printable(field.name),
             type=_type_name(field.type),
             ordinal_position=place,
-            fields=_fields(_within(field.type)),
+            fields=_schema_fields(_inner_fields(field.type)),
         )
         for place, field in enumerate(columns, 1)
     ]
@@ -226,7 +232,7 @@ def _type_name(dtype: pa.DataType) -> str:
     return next((name for name, is_kind in kinds.items() if is_kind(dtype)), str(dtype))
 
 
-def _within(dtype: pa.DataType) -> list[pa.Field]:
+def _inner_fields(dtype: pa.DataType) -> list[pa.Field]:
     """Return the fields within a type, by the names of OpenLineage's specification."""
     if pa.types.is_struct(dtype):
         return list(dtype)

@@ -46,7 +46,7 @@ class Liveness:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._now_s, self._monotonic_s = storage, now_s, monotonic_s
-        self._beat: tuple[int, int] | None = None
+        self._last_beat: tuple[int, int] | None = None
         self._beat_seen_s = 0.0
         self._beat_moves = False
 
@@ -80,9 +80,9 @@ class Liveness:
         sight, now_s = inspect_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
             return sight.is_held
-        if sight.beat != self._beat:
-            self._beat_moves = self._beat is not None
-            self._beat, self._beat_seen_s = sight.beat, now_s
+        if sight.beat != self._last_beat:
+            self._beat_moves = self._last_beat is not None
+            self._last_beat, self._beat_seen_s = sight.beat, now_s
         if now_s - self._beat_seen_s >= EXPIRY_S:
             return False
         return True if self._beat_moves else None

@@ -47,21 +47,21 @@ class _Latencies(Collector):
     """Latencies of rows since the start of the run, as a histogram for each source."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], LatencyHistogram] = {}
+        self._histograms: dict[tuple[str, str], LatencyHistogram] = {}
 
     def add(self, sources: Mapping[str, Any]) -> None:
         """Add the latencies of an epoch's rows, by source."""
         for source, values in sources.items():
             labels = (printable(source), values["arrival"])
-            before = self._of.get(labels, LatencyHistogram())
+            before = self._histograms.get(labels, LatencyHistogram())
             more = LatencyHistogram.from_dict(values)
-            self._of[labels] = LatencyHistogram.merged((before, more))
+            self._histograms[labels] = LatencyHistogram.merged((before, more))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the latency histograms when Prometheus scrapes them."""
         _, meaning, labels, *_ = METRICS[_LATENCY]
         family = HistogramMetricFamily(_LATENCY, meaning, labels=labels)
-        for key, histogram in sorted(self._of.items()):
+        for key, histogram in sorted(self._histograms.items()):
             ends = [*map(str, _LATENCY_BUCKETS_S), "+Inf"]
             rows = [*histogram.below(_LATENCY_BUCKETS_S), histogram.rows]
             family.add_metric(key, list(zip(ends, rows, strict=True)), histogram.sum_s)
@@ -117,13 +117,13 @@ class _Queries(CollectorRegistry):
         super().__init__()
         self._changing = threading.Lock()
         self._registries: dict[str, CollectorRegistry] = {}
-        self._labelled = False
+        self._is_labelled = False
 
     def add(self, query: str, registry: CollectorRegistry) -> None:
         """Add the metrics of a query."""
         with self._changing:
             self._registries[query] = registry
-            self._labelled = self._labelled or len(self._registries) > 1
+            self._is_labelled = self._is_labelled or len(self._registries) > 1
 
     def remove(self, query: str) -> None:
         """Remove the metrics of a query."""
@@ -133,7 +133,7 @@ class _Queries(CollectorRegistry):
     def collect(self) -> Iterator[Metric]:
         """Yield the families of all queries, each once."""
         with self._changing:
-            registries, labelled = dict(self._registries), self._labelled
+            registries, labelled = dict(self._registries), self._is_labelled
         families: dict[str, Metric] = {}
         for query, registry in registries.items():
             for family in registry.collect():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def open_metrics(flow: CompiledFlow, options: Options) -> MetricsServer:
     """Open the port of the metrics; raise `InvalidFlowError` if it cannot be opened."""
-    with _extra("Metrics", "metrics", "prometheus_client", "prometheus-client"):
+    with _naming_missing_extra("Metrics", "metrics", "prometheus_client", "prometheus-client"):
         from godwit.ops.metrics import MetricsServer  # noqa: PLC0415  an extra
     port = options.observability.metrics_port or 0
     return MetricsServer(
@@ -38,7 +38,9 @@ def open_metrics(flow: CompiledFlow, options: Options) -> MetricsServer:
 
 def open_opentelemetry(flow: CompiledFlow, options: Options) -> Telemetry:  # noqa: ARG001  a port
     """Begin to export metrics and spans; raise `InvalidFlowError` if that is not possible."""
-    with _extra("OpenTelemetry", "opentelemetry", "opentelemetry", "opentelemetry-sdk"):
+    with _naming_missing_extra(
+        "OpenTelemetry", "opentelemetry", "opentelemetry", "opentelemetry-sdk"
+    ):
         from godwit.ops.telemetry import Telemetry  # noqa: PLC0415  an extra
 
         return Telemetry(flow.name)
@@ -46,7 +48,7 @@ def open_opentelemetry(flow: CompiledFlow, options: Options) -> Telemetry:  # no
 
 def open_openlineage(flow: CompiledFlow, options: Options) -> Lineage:
     """Begin to send OpenLineage events; raise `InvalidFlowError` if that is not possible."""
-    with _extra("OpenLineage", "openlineage", "openlineage", "openlineage-python"):
+    with _naming_missing_extra("OpenLineage", "openlineage", "openlineage", "openlineage-python"):
         from godwit.ops.lineage import Lineage  # noqa: PLC0415  an extra
     try:
         return Lineage(flow, options.name or flow.name)
@@ -58,7 +60,7 @@ def open_openlineage(flow: CompiledFlow, options: Options) -> Lineage:
 
 
 @contextlib.contextmanager
-def _extra(what: str, extra: str, module: str, package: str) -> Iterator[None]:
+def _naming_missing_extra(what: str, extra: str, module: str, package: str) -> Iterator[None]:
     """Context that says how to install `package` if its `module` is missing."""
     try:
         yield

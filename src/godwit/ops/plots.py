@@ -127,8 +127,8 @@ def _draw_marks(
 
 def _highest_shown(durations: Sequence[float]) -> float:
     """Return the upper limit of the axis of epoch times, which ignores the first epochs."""
-    usual = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
-    return 1.1 * float(max([*usual, 1e-3]))
+    after_start = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
+    return 1.1 * float(max([*after_start, 1e-3]))
 
 
 def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:

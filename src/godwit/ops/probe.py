@@ -57,9 +57,9 @@ def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Print the reasons against, if there are any; return the exit status."""
     if args.where.startswith(("http://", "https://")):
-        passed, text = _asked(args)
+        passed, text = _ask_query(args)
     else:
-        reasons = _reasons(
+        reasons = _reasons_against(
             status_of(opened_checkpoint(args.where)),
             ready=args.what == "ready",
             max_epoch_s=args.max_epoch_s,
@@ -71,12 +71,12 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-def _asked(args: argparse.Namespace) -> tuple[bool, str]:
+def _ask_query(args: argparse.Namespace) -> tuple[bool, str]:
     """Ask a port of a query; return whether it passes, and the reasons against."""
     limits = {"max_epoch_s": args.max_epoch_s, "max_rows_behind": args.max_rows_behind}
     [path] = [path for path, what in ANSWERS.items() if what == args.what]
-    given = urlencode({name: value for name, value in limits.items() if value is not None})
-    url = f"{args.where.partition('?')[0].rstrip('/').removesuffix('/metrics')}{path}?{given}"
+    query = urlencode({name: value for name, value in limits.items() if value is not None})
+    url = f"{args.where.partition('?')[0].rstrip('/').removesuffix('/metrics')}{path}?{query}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310  http alone
             json.load(answer)
@@ -101,7 +101,7 @@ def _no_answer(url: str, error: Exception) -> GodwitError:
     )
 
 
-def _reasons(
+def _reasons_against(
     status: dict[str, Any], *, ready: bool, max_epoch_s: float, max_rows_behind: int | None
 ) -> list[str]:
     """Return the reasons why a query is not alive, or not ready, by its status from outside."""

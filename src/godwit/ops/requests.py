@@ -78,10 +78,10 @@ def _add_arguments(parser: argparse.ArgumentParser, action: Action) -> None:
         metavar="SECONDS",
         help="longest wait for the end of the query (default: %(default)g; 0: only ask)",
     )
-    parser.set_defaults(run=_run, action=action, to=None)
+    parser.set_defaults(run=_run_stop, action=action, to=None)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run_stop(args: argparse.Namespace) -> int:
     """Ask the query of a checkpoint to end; return the exit status."""
     storage = opened_checkpoint(args.path)
 
@@ -89,10 +89,12 @@ def _run(args: argparse.Namespace) -> int:
         """Print a line at once."""
         print(printable(text), flush=True)
 
-    return end_query(storage, args.action, say, ends=_ends(args.to), timeout_s=args.timeout)
+    return end_query(
+        storage, args.action, say, ends=_read_end_positions(args.to), timeout_s=args.timeout
+    )
 
 
-def _ends(path: str | None) -> dict[str, Any]:
+def _read_end_positions(path: str | None) -> dict[str, Any]:
     """Return the positions in a file."""
     if path is None:
         return {}
@@ -135,7 +137,7 @@ def end_query(
     request = write_request(storage, run, action, ends)
     say(f"Asked run {run} to {action}." if request.answer is None else f"Run {run} was asked.")
     deadline_s, progress = monotonic_s() + timeout_s, _Progress(storage, say, monotonic_s)
-    while (status := _status(storage, request, lease, say)) is None:
+    while (status := _exit_status(storage, request, lease, say)) is None:
         if monotonic_s() >= deadline_s:
             say(f"Run {run} still runs; it ends later.")
             return STILL_RUNS
@@ -144,7 +146,7 @@ def end_query(
     return status
 
 
-def _status(
+def _exit_status(
     storage: CheckpointStorage,
     asked: EndRequest,
     lease: _LeaseWatch,
@@ -186,7 +188,7 @@ class _LeaseWatch:
         sleep: Callable[[float], None],
     ) -> None:
         self._storage, self._monotonic_s, self._sleep = storage, monotonic_s, sleep
-        self._beat: tuple[int, int] | None = None
+        self._last_beat: tuple[int, int] | None = None
         self._beat_s = 0.0
 
     def run(self) -> str | None:
@@ -215,8 +217,8 @@ class _LeaseWatch:
             return True
         if sight.beat is None:
             return False
-        if sight.beat != self._beat:
-            self._beat, self._beat_s = sight.beat, self._monotonic_s()
+        if sight.beat != self._last_beat:
+            self._last_beat, self._beat_s = sight.beat, self._monotonic_s()
         return self._monotonic_s() - self._beat_s >= EXPIRY_S
 
     def wait_until_gone(self, run: str, timeout_s: float) -> None:
@@ -237,13 +239,13 @@ class _Progress:
     ) -> None:
         self._reader, self._state = JournalReader(storage), RunState()
         self._say, self._monotonic_s = say, monotonic_s
-        self._said, self._next_s = "", monotonic_s() + _SAY_S
+        self._last_said, self._next_line_s = "", monotonic_s() + _SAY_S
 
     def tell(self) -> None:
         """Say how far the query is, if that has changed and some time has passed."""
-        if self._monotonic_s() < self._next_s:
+        if self._monotonic_s() < self._next_line_s:
             return
-        self._next_s = self._monotonic_s() + _SAY_S
+        self._next_line_s = self._monotonic_s() + _SAY_S
         for entries in self._reader.new_entries():
             for entry in entries:
                 self._state = reduced(self._state, entry)
@@ -251,6 +253,6 @@ class _Progress:
         behind = [source.behind for source in frame.sources if source.behind is not None]
         text = f"epoch {frame.epoch}" if frame.epoch >= 0 else "no epoch is committed yet"
         text += f", {sum(behind):,} rows behind" if behind else ""
-        if text != self._said:
-            self._said = text
+        if text != self._last_said:
+            self._last_said = text
             self._say(text)

@@ -376,8 +376,8 @@ def _point_of(frame: Frame, *, took_ms: float, **figures: Any) -> Point:
 
 def _backlog(sources: tuple[SourceAt, ...]) -> int | None:
     """Return the rows that sources have and no epoch has read; ``None`` if no source says."""
-    known = [source.behind for source in sources if source.behind is not None]
-    return sum(known) if known else None
+    known_backlogs = [source.behind for source in sources if source.behind is not None]
+    return sum(known_backlogs) if known_backlogs else None
 
 
 def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] | None:

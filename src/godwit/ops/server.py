@@ -74,43 +74,45 @@ class _Server(ThreadingMixIn, WSGIServer):
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         self.address_family = family
-        self._max_connections, self._max_s = max_connections, max_s
+        self._max_connections, self._max_request_s = max_connections, max_s
         self._changing, self._closing = threading.Condition(), False
-        self._since_s: dict[socket.socket, float] = {}
+        self._connected_since_s: dict[socket.socket, float] = {}
         self._safe_until_s: dict[socket.socket, float] = {}  # then it may be ended for another
         super().__init__((str(address[0]), port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a thread, once there is room."""
         with self._changing:
-            while len(self._since_s) >= self._max_connections and not self._closing:
-                first = min(self._since_s, key=self._safe_until_s.__getitem__)
+            while len(self._connected_since_s) >= self._max_connections and not self._closing:
+                first = min(self._connected_since_s, key=self._safe_until_s.__getitem__)
                 wait_s = self._safe_until_s[first] - time.monotonic()
                 if wait_s <= 0:
-                    self._end(first)
+                    self._shut_connection_down(first)
                 else:
                     self._changing.wait(wait_s)
-            self._since_s[request] = time.monotonic()
-            self._safe_until_s[request] = self._since_s[request] + _TO_ASK_S
+            self._connected_since_s[request] = time.monotonic()
+            self._safe_until_s[request] = self._connected_since_s[request] + _TO_ASK_S
         super().process_request(request, client_address)
 
     def give_time(self, request: socket.socket) -> None:
         """Let a connection be answered before it is ended for another."""
         with self._changing:
-            if request in self._since_s:
+            if request in self._connected_since_s:
                 self._safe_until_s[request] = time.monotonic() + _SILENT_S
 
     def service_actions(self) -> None:
         """End connections that take too long; called twice a second."""
-        late_s = time.monotonic() - self._max_s
+        late_s = time.monotonic() - self._max_request_s
         with self._changing:
-            for request in [r for r, since_s in self._since_s.items() if since_s < late_s]:
-                self._end(request)
+            for request in [
+                r for r, since_s in self._connected_since_s.items() if since_s < late_s
+            ]:
+                self._shut_connection_down(request)
 
     def close_request(self, request: Any) -> None:
         """Close a connection, and remove it from the list of open ones."""
         with self._changing:
-            self._since_s.pop(request, None)
+            self._connected_since_s.pop(request, None)
             self._safe_until_s.pop(request, None)
             self._changing.notify()
         super().close_request(request)
@@ -127,12 +129,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.shutdown()
         self.server_close()
         with self._changing:
-            for request in list(self._since_s):
-                self._end(request)
+            for request in list(self._connected_since_s):
+                self._shut_connection_down(request)
 
-    def _end(self, request: socket.socket) -> None:
+    def _shut_connection_down(self, request: socket.socket) -> None:
         """Shut a connection down; its thread closes it."""
-        del self._since_s[request], self._safe_until_s[request]
+        del self._connected_since_s[request], self._safe_until_s[request]
         with suppress(OSError):  # the other side was first
             request.shutdown(socket.SHUT_RDWR)
 

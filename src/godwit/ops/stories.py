@@ -201,10 +201,10 @@ def story_of(event: events.Event, measured: Measurements) -> Story:
             )
         case _:
             pass
-    return _printable(story)
+    return _printable_story(story)
 
 
-def _printable(story: Story) -> Story:
+def _printable_story(story: Story) -> Story:
     """Return a story whose texts are short and printable."""
     shown = {name: text(line, _MAX_LINE) for name, line in story.lines}
     return Story(decided=text(story.decided, _MAX_LINE), **shown)
@@ -231,13 +231,13 @@ def judged(story: Story, event: events.Event, measured: Measurements) -> Story:
     else:
         return story
     if missed or event.verdict == "no help":
-        story = replace(story, better=_better(measured))
+        story = replace(story, better=_remedy_of_bottleneck(measured))
     elif event.verdict == "overtaken":
         story = replace(story, better="steadier periods to judge by, such as a longer period=")
-    return _printable(story)
+    return _printable_story(story)
 
 
-def _better(measured: Measurements) -> str:
+def _remedy_of_bottleneck(measured: Measurements) -> str:
     """Return what it would take to do better; empty if the bottleneck was not measured."""
     last = measured.last
     if last is None or not last.held_up:
@@ -254,7 +254,7 @@ def quiet_story(measured: Measurements) -> Story:
             decided="nothing was decided, and nothing was measured: is there a gw.Control?"
         )
     full = measured.last.held_up >= _FULL
-    return _printable(
+    return _printable_story(
         Story(
             decided="nothing had to change",
             seen=measured.seen_text(),

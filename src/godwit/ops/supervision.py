@@ -81,8 +81,8 @@ class Supervisor:
     def __init__(self, command: Sequence[str], restarts: Restarts, *, name: str) -> None:
         self._command, self._restarts, self._name = list(command), restarts, name
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked = 0  # number of the last signal that asks for the end
-        self._passed = False  # to the application
+        self._last_end_signal = 0  # number of the last signal that asks for the end
+        self._is_passed_on = False  # to the application
 
     def run(self) -> int:
         """Run the application; return the exit status of the supervisor."""
@@ -92,31 +92,31 @@ class Supervisor:
                 started_s = time.monotonic()
                 status = self._run_once()
                 ran_s = time.monotonic() - started_s
-                if self._asked or status == 0:
+                if self._last_end_signal or status == 0:
                     return status
                 ended = f"ended with {_status_text(status)} after {ran_s:.1f} s"
                 if status == CANNOT_MEND:
-                    self._say(f"{ended}: a restart cannot mend that error")
+                    self._write_to_stderr(f"{ended}: a restart cannot mend that error")
                     return status
                 if status == NOT_WANTED:
-                    self._say(f"{ended}, after its queries were stopped on request")
+                    self._write_to_stderr(f"{ended}, after its queries were stopped on request")
                     return 1
                 pause_s = self._restarts.pause_s(time.monotonic(), ran_s)
                 if pause_s is None:
                     budget = self._restarts.budget
-                    self._say(
+                    self._write_to_stderr(
                         f"{ended}, and was started again {budget.restarts} times within "
                         f"{budget.window_s:g} s: it is not started again"
                     )
                     return OUT_OF_RESTARTS
                 number = len(self._restarts.times_s)
                 follows = f"in {pause_s:.1f} s" if pause_s else "at once"
-                self._say(
+                self._write_to_stderr(
                     f"{ended}; restart {number} of {self._restarts.budget.restarts} follows "
                     f"{follows}"
                 )
                 if self._asked_within(pause_s):
-                    return 128 + self._asked
+                    return 128 + self._last_end_signal
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -125,28 +125,30 @@ class Supervisor:
         """Run the application to its end; return its exit status, 128 + n after signal n."""
         # A session of its own, so that a terminal's Ctrl-C reaches it once, by `_pass_on`.
         self._process = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603  the user's
-        if self._asked and not self._passed:  # it came while the application was started
-            self._process.send_signal(self._asked)
+        if (
+            self._last_end_signal and not self._is_passed_on
+        ):  # it came while the application was started
+            self._process.send_signal(self._last_end_signal)
         status = self._process.wait()
         self._process = None
         return status if status >= 0 else 128 - status
 
     def _pass_on(self, number: int, _frame: object) -> None:
         """Pass a signal that asks for the end to the application; its handler."""
-        self._asked = number
+        self._last_end_signal = number
         process = self._process
         if process is not None and process.returncode is None:
-            self._passed = True
+            self._is_passed_on = True
             process.send_signal(number)
 
     def _asked_within(self, pause_s: float) -> bool:
         """Wait for a pause; return true at once if a signal asks for the end."""
         end_s = time.monotonic() + pause_s
-        while not self._asked and (left_s := end_s - time.monotonic()) > 0:
+        while not self._last_end_signal and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_S))
-        return bool(self._asked)
+        return bool(self._last_end_signal)
 
-    def _say(self, text: str) -> None:
+    def _write_to_stderr(self, text: str) -> None:
         """Write a line to standard error."""
         if chosen_format() is None:
             print(f"godwit run: {self._name} {text}", file=sys.stderr, flush=True)

@@ -55,7 +55,7 @@ class TelemetryRecorder:
     """
 
     def __init__(self, flow: str, meters: MeterProvider, tracers: TracerProvider) -> None:
-        self._common = {"godwit.flow": printable(flow)}
+        self._common_attributes = {"godwit.flow": printable(flow)}
         meter = meters.get_meter(_SCOPE)
         self._tracer = tracers.get_tracer(_SCOPE)
         self._instruments: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class TelemetryRecorder:
                 continue
             if metric.kind == "gauge":
                 self._gauges[name] = {}
-                observe = self._observer(name, metric.labels)
+                observe = self._observer_of_gauge(name, metric.labels)
                 meter.create_observable_gauge(metric.otel_name, [observe], **about)
             elif metric.kind == "histogram":
                 self._instruments[name] = meter.create_histogram(
@@ -78,26 +78,26 @@ class TelemetryRecorder:
                 self._instruments[name] = meter.create_counter(metric.otel_name, **about).add
         meter.create_observable_gauge(
             _LATENCY,
-            [self._observer(_LATENCY, ("quantile",))],
+            [self._observer_of_gauge(_LATENCY, ("quantile",))],
             unit="s",
             description="Latency of the rows of the last epoch with rows, as quantiles",
         )
 
-    def _observer(
+    def _observer_of_gauge(
         self, gauge: str, labels: tuple[str, ...]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         """Return the function that a reader calls for a gauge's values."""
 
         def observe(_: CallbackOptions) -> Iterator[Observation]:
             for values, value in self._gauges[gauge].copy().items():
-                yield Observation(value, self._attributes(labels, values))
+                yield Observation(value, self._label_attributes(labels, values))
 
         return observe
 
-    def _attributes(self, labels: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
+    def _label_attributes(self, labels: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
         """Return labels of a metric as attributes."""
         named = zip(labels, values, strict=True)
-        return {**self._common, **{f"godwit.{label}": value for label, value in named}}
+        return {**self._common_attributes, **{f"godwit.{label}": value for label, value in named}}
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
         """Record an entry of the journal: its kind, as in ``"progress"``, and values."""
@@ -111,7 +111,7 @@ class TelemetryRecorder:
                     gauges.setdefault(figure.metric, dict(before))[figure.labels] = figure.value
             elif figure.value is not None:
                 labels = METRICS[figure.metric].labels
-                attributes = self._attributes(labels, figure.labels)
+                attributes = self._label_attributes(labels, figure.labels)
                 self._instruments[figure.metric](figure.value, attributes)
         if kind == "progress" and values["numInputRows"]:
             latency = values.get("latencyMs") or {}
@@ -136,21 +136,23 @@ class TelemetryRecorder:
         epoch = self._tracer.start_span(
             "epoch",
             start_time=began_ns,
-            links=list(_links(values)),
+            links=list(_trace_links(values)),
             attributes={
-                **self._common,
+                **self._common_attributes,
                 "godwit.epoch": values["epoch"],
                 "godwit.rows.in": values["numInputRows"],
                 "godwit.rows.out": values["numOutputRows"],
                 "godwit.changelog.io": values["changelogBytes"],
             },
         )
-        within = trace.set_span_in_context(epoch)
+        epoch_context = trace.set_span_in_context(epoch)
         at_ns = began_ns
         for phase, ms in took_ms.items():
             if phase in {"epoch", "triggerExecution"}:
                 continue
-            span = self._tracer.start_span(phase, within, start_time=at_ns, attributes=self._common)
+            span = self._tracer.start_span(
+                phase, epoch_context, start_time=at_ns, attributes=self._common_attributes
+            )
             if phase == _LANES:
                 for of_lanes, spent_ms in values.get("laneMs", {}).items():
                     span.set_attribute(f"godwit.lanes.{of_lanes}.time", spent_ms / 1e3)
@@ -165,16 +167,16 @@ class TelemetryRecorder:
         self, values: Mapping[str, Any], stages: trace.Span, at_ns: int, ms: float
     ) -> None:
         """Record a span for each executor, as long as its lanes were busy on average."""
-        within = trace.set_span_in_context(stages)
+        stages_context = trace.set_span_in_context(stages)
         for executor, figures in values["executors"].items():
             if not figures["busyMs"]:
                 continue
             span = self._tracer.start_span(
                 "lanes",
-                within,
+                stages_context,
                 start_time=at_ns,
                 attributes={
-                    **self._common,
+                    **self._common_attributes,
                     "godwit.executor": executor,
                     "godwit.executor.lanes": figures["lanes"],
                     "godwit.executor.cpu.time": figures["cpuMs"] / 1e3,
@@ -185,15 +187,15 @@ class TelemetryRecorder:
 
     def _trace_sinks(self, values: Mapping[str, Any], deliver: trace.Span, at_ns: int) -> None:
         """Record a span for each sink, in the order of their deliveries."""
-        within, took_ms = trace.set_span_in_context(deliver), values.get("sinkMs", {})
+        deliver_context, took_ms = trace.set_span_in_context(deliver), values.get("sinkMs", {})
         for sink in dict.fromkeys((*took_ms, *values["sinkRows"])):
             rows = values["sinkRows"].get(sink, 0)
             span = self._tracer.start_span(
                 "sink",
-                within,
+                deliver_context,
                 start_time=at_ns,
                 attributes={
-                    **self._common,
+                    **self._common_attributes,
                     "godwit.sink": printable(sink),
                     "godwit.rows": rows,
                 },
@@ -208,7 +210,7 @@ class TelemetryRecorder:
             self._migrations[values["migration"]] = self._tracer.start_span(
                 "migration",
                 start_time=at_ns,
-                attributes={**self._common, "godwit.component": values["component"]},
+                attributes={**self._common_attributes, "godwit.component": values["component"]},
             )
         elif kind in {"MigrationFinished", "MigrationCancelled"}:
             if (span := self._migrations.pop(values["migration"], None)) is not None:
@@ -217,13 +219,15 @@ class TelemetryRecorder:
                 span.end(at_ns)
         elif kind in {"EpochAborted", "QueryFailed"}:
             name = "epoch" if kind == "EpochAborted" else "query"
-            span = self._tracer.start_span(name, start_time=at_ns, attributes=self._common)
+            span = self._tracer.start_span(
+                name, start_time=at_ns, attributes=self._common_attributes
+            )
             error = printable(values["reason" if kind == "EpochAborted" else "error"])
             span.set_status(Status(StatusCode.ERROR, error))
             span.end(at_ns)
 
 
-def _links(values: Mapping[str, Any]) -> Iterator[trace.Link]:
+def _trace_links(values: Mapping[str, Any]) -> Iterator[trace.Link]:
     """Yield links to the traces of some of an epoch's rows, from an entry ``progress``."""
     sources = (values.get("latencyMs") or {}).get("sources", {})
     for source, figures in sources.items():
@@ -244,10 +248,10 @@ class Telemetry:
 
     def __init__(self, flow: str) -> None:
         self._flow = flow
-        self._ours: list[Any] = []
-        self.recorder = TelemetryRecorder(flow, self._meters(), self._tracers())
+        self._own_providers: list[Any] = []
+        self.recorder = TelemetryRecorder(flow, self._meter_provider(), self._tracer_provider())
 
-    def _meters(self) -> MeterProvider:
+    def _meter_provider(self) -> MeterProvider:
         """Return the application's provider of meters, or one of the SDK's."""
         provider = metrics.get_meter_provider()
         if not _is_default(provider):
@@ -260,11 +264,11 @@ class Telemetry:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
 
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        own = OwnMeters([reader], resource=self._resource(), shutdown_on_exit=False)
-        self._ours.append(own)
+        own = OwnMeters([reader], resource=self._process_resource(), shutdown_on_exit=False)
+        self._own_providers.append(own)
         return own
 
-    def _tracers(self) -> TracerProvider:
+    def _tracer_provider(self) -> TracerProvider:
         """Return the application's provider of tracers, or one of the SDK's."""
         provider = trace.get_tracer_provider()
         if not _is_default(provider):
@@ -276,12 +280,12 @@ class Telemetry:
         from opentelemetry.sdk.trace import TracerProvider as OwnTracers  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-        own = OwnTracers(resource=self._resource(), shutdown_on_exit=False)
+        own = OwnTracers(resource=self._process_resource(), shutdown_on_exit=False)
         own.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._ours.append(own)
+        self._own_providers.append(own)
         return own
 
-    def _resource(self) -> Any:
+    def _process_resource(self) -> Any:
         """Return what the SDK says of the process: the service is the flow, unless it is named."""
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
 
@@ -314,8 +318,8 @@ class Telemetry:
 
     def _shut_down(self) -> None:
         """Flush and end the providers that are not the application's."""
-        while self._ours:
-            self._ours.pop().shutdown()
+        while self._own_providers:
+            self._own_providers.pop().shutdown()
 
 
 def _is_default(provider: object) -> bool:

@@ -128,11 +128,13 @@ def _run_top(args: argparse.Namespace) -> int:
         for line in frame(sight, width=width, height=None, symbols=symbols_for(plain)):
             plain.print(Text(line.plain.rstrip()), soft_wrap=True)
         return 0
-    _watch(viewer, sight, console, args.interval)
+    _redraw_until_interrupted(viewer, sight, console, args.interval)
     return 0
 
 
-def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) -> None:
+def _redraw_until_interrupted(
+    viewer: Viewer, sight: Sight, console: Console, interval_s: float
+) -> None:
     """Redraw the display until Ctrl-C."""
     symbols = symbols_for(console)
 
@@ -321,11 +323,11 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
             (sight.state, _STYLES.get(sight.state, "red")),
             f"  {symbols.plain(sight.why)}",
         ),
-        *_speed(figures, width, symbols),
-        *_latencies(figures),
-        _moving(figures),
-        *_state(figures),
-        *(_source(source, symbols) for source in figures.sources),
+        *_speed_lines(figures, width, symbols),
+        *_latency_line(figures),
+        _migration_line(figures),
+        *_state_line(figures),
+        *(_source_line(source, symbols) for source in figures.sources),
         *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
         *(
             Text(
@@ -338,8 +340,8 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
             for m in figures.migrations
         ),
     ]
-    decisions = _listed("decisions", figures.decisions[-_SHOWN_DECISIONS:], symbols)
-    happened = _listed("events", figures.events[-_SHOWN_EVENTS:], symbols)
+    decisions = _titled_lines("decisions", figures.decisions[-_SHOWN_DECISIONS:], symbols)
+    happened = _titled_lines("events", figures.events[-_SHOWN_EVENTS:], symbols)
     room = _SHOWN_EXECUTORS
     if height is not None:
         # Decisions and running migrations come before a long list of executors.
@@ -355,7 +357,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
     return lines
 
 
-def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
+def _speed_lines(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
     """Yield the lines about the speed of epochs."""
     if not figures.epochs:
         yield Text("no epoch in sight")
@@ -373,12 +375,12 @@ def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
     )
 
 
-def _latencies(figures: RunFigures) -> Iterator[Text]:
+def _latency_line(figures: RunFigures) -> Iterator[Text]:
     """Yield the line about the latency of rows."""
-    known = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
-    if known:
-        shown = "  ".join(f"{name} {elapsed_text(ms)}" for name, ms in known[-1].items())
-        old = max(known[-1].values()) >= _OLD_MS
+    latencies = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
+    if latencies:
+        shown = "  ".join(f"{name} {elapsed_text(ms)}" for name, ms in latencies[-1].items())
+        old = max(latencies[-1].values()) >= _OLD_MS
         note = " (old rows: they arrived long before the query read them)" if old else ""
         yield Text(f"latency of rows, from arrival to delivery: {shown}{note}")
 
@@ -387,7 +389,7 @@ _OLD_MS = 3_600_000.0
 """Latency from which rows are taken for those of a backfill."""
 
 
-def _moving(figures: RunFigures) -> Text:
+def _migration_line(figures: RunFigures) -> Text:
     """Return the line about moving key groups."""
     busy = figures.in_flight or figures.planned or figures.waiting or figures.suspended
     return Text(
@@ -397,7 +399,7 @@ def _moving(figures: RunFigures) -> Text:
     )
 
 
-def _state(figures: RunFigures) -> Iterator[Text]:
+def _state_line(figures: RunFigures) -> Iterator[Text]:
     """Yield the line about state, if there is a bound on its memory."""
     if figures.table_bytes:
         yield Text(
@@ -408,7 +410,7 @@ def _state(figures: RunFigures) -> Iterator[Text]:
         )
 
 
-def _source(source: SourceAt, symbols: Symbols) -> Text:
+def _source_line(source: SourceAt, symbols: Symbols) -> Text:
     """Return the line about a source."""
     parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
     if source.input_rows_per_s is not None:
@@ -461,7 +463,7 @@ def _draw_executor(
     return Text.assemble(name, figures, (bar.ljust(bar_width), style), detail)
 
 
-def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
+def _titled_lines(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
     """Return a title, and a line for each event; nothing if there are no events."""
     if not shown:
         return []

@@ -814,7 +814,7 @@ class _RecordPlan:
 
     def _rewrite_manifest(self, number: int) -> None:
         """Add a step that writes the manifest of epoch `number` again from the commit records."""
-        chains = self._replayed(number, before=number)
+        chains = self._replay_before(number, before=number)
         path = manifest_path(number)
         problem = "It is missing."
         if number in self.manifests:
@@ -834,7 +834,7 @@ class _RecordPlan:
             )
         )
 
-    def _replayed(self, epoch: int, *, before: int) -> Chains | None:
+    def _replay_before(self, epoch: int, *, before: int) -> Chains | None:
         """Return the chains at `epoch`, replayed from a manifest earlier than epoch `before`."""
         usable = [
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
@@ -858,9 +858,10 @@ class _RecordPlan:
         manifest = self.manifests.get(anchor)
         chains = Chains(self.identity.num_key_groups)
         if manifest is not None:
-            own = self.commits.get(anchor)
+            anchor_record = self.commits.get(anchor)
             if not self._matches_record(manifest) or (
-                own is not None and any(key_group_problems(self.identity, manifest, own))
+                anchor_record is not None
+                and any(key_group_problems(self.identity, manifest, anchor_record))
             ):
                 return None
             chains = Chains.restore(manifest)
@@ -874,8 +875,10 @@ class _RecordPlan:
                 except GodwitError:
                     return chains
                 chains.upgrade(record.flow, version)
-            noted = manifest.record if manifest is not None and chains.epoch == anchor else ""
-            digest = self.digests.get(commit_path(chains.epoch), noted)
+            manifest_digest = (
+                manifest.record if manifest is not None and chains.epoch == anchor else ""
+            )
+            digest = self.digests.get(commit_path(chains.epoch), manifest_digest)
             links = link_problems(self.identity, record, digest=digest)
             if any(True for _ in (*links, *chains.problems(record))):
                 return chains

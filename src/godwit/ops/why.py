@@ -89,10 +89,12 @@ def why_json(state: RunState, last: int) -> dict[str, Any]:
 def why_text(state: RunState, last: int) -> str:
     """Return the last decisions of a run as text, the latest last."""
     shown = state.decisions[-last:]
-    parts = [_story_text(_when(d.at_s, state.last_s or d.at_s), d.story) for d in shown]
-    left = len(state.decisions) - len(shown)
-    if left:
-        parts.insert(0, f"({counted(left, 'earlier decision')}: --last {len(state.decisions)})")
+    parts = [_story_text(_decision_time(d.at_s, state.last_s or d.at_s), d.story) for d in shown]
+    num_not_shown = len(state.decisions) - len(shown)
+    if num_not_shown:
+        parts.insert(
+            0, f"({counted(num_not_shown, 'earlier decision')}: --last {len(state.decisions)})"
+        )
     since = _story_since(state)
     if since is not None:
         parts.append(_story_text("since then" if shown else "so far", since))
@@ -107,7 +109,7 @@ def _story_since(state: RunState) -> Story | None:
     return quiet_story(state.measurements)
 
 
-def _when(at_s: float, last_s: float) -> str:
+def _decision_time(at_s: float, last_s: float) -> str:
     """Return the local time of a decision; with its day, if the run's last entry is of another."""
     decided, last = (datetime.fromtimestamp(s).astimezone() for s in (at_s, last_s))
     same_day = decided.date() == last.date()

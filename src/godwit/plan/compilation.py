@@ -177,7 +177,7 @@ class _Compilation:
             ),
             inputs=timed,
             feedbacks=tuple(feedbacks_of(self.flow, self.columns, self.timed)),
-            outputs=self.own_sinks(tuple(self.outputs())),
+            outputs=self.check_one_output_per_sink(tuple(self.outputs())),
             actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.former_names(),
             starts_empty=frozenset(node.name for node in self.flow.operators if node.starts_empty),
@@ -647,7 +647,7 @@ class _Compilation:
         branches = [branch for stream in streams_read_by(node) for branch in branches_of(stream)]
         return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
-    def own_sinks(self, outputs: tuple[SinkOutput, ...]) -> tuple[SinkOutput, ...]:
+    def check_one_output_per_sink(self, outputs: tuple[SinkOutput, ...]) -> tuple[SinkOutput, ...]:
         """Return the outputs; refuse one sink object under two names, which would mix up epochs.
 
         A sink that stores no rows is accepted.

@@ -188,10 +188,10 @@ def check_output_time(
             )
         return None, None
     if not isinstance(event_time, str) or event_time not in output.names:
-        given = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
+        given_text = repr(event_time) if isinstance(event_time, str) else type_name(event_time)
         hint = did_you_mean(event_time, output.names) if isinstance(event_time, str) else ""
         raise InvalidFlowError(
-            f"Operator {operator!r} has the event time {given}, but its output lacks it.",
+            f"Operator {operator!r} has the event time {given_text}, but its output lacks it.",
             remedy=f"{hint}Its output columns are {listing(output.names)}.",
             operator=operator,
         )

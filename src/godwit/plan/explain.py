@@ -53,7 +53,7 @@ _LABEL = 10
 _INDENT = "    "
 _TIE = "\xa0"
 """A blank that no line breaks at."""
-_ONE = frozenset({"component", "operator"})
+_FIELDS_WITH_NAMES = frozenset({"component", "operator"})
 """Fields of events that name one of them."""
 _BY_COMPONENT = frozenset({"components", "migrations"})
 """Fields of events that are mappings whose keys are components, to texts that may name more."""
@@ -98,13 +98,13 @@ class UserNames:
         changed = {
             field.name: self._with_user_names(field.name, getattr(event, field.name))
             for field in fields(event)
-            if field.name in _ONE | _BY_COMPONENT | {"what"}
+            if field.name in _FIELDS_WITH_NAMES | _BY_COMPONENT | {"what"}
         }
         return replace(event, **changed)
 
     def _with_user_names(self, field: str, value: Any) -> Any:
         """Return an event's value of `field`, with users' names, not the engine's."""
-        if field in _ONE and isinstance(value, str):
+        if field in _FIELDS_WITH_NAMES and isinstance(value, str):
             return self[value]
         if field == "what" and isinstance(value, str) and " of " in value:
             about, _, names = value.partition(" of ")
@@ -127,22 +127,22 @@ def explain(flow: CompiledFlow) -> str:
     names = UserNames(flow.operators)
     operators = len(names.each(operator.name for operator in flow.operators))
     lines = [
-        *_wrap(
+        *_wrapped_lines(
             f"Flow {flow.name!r}: {counted(len(flow.sources) - len(flow.loops), 'source')}, "
             f"{counted(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
             f"{counted(operators, 'keyed operator')} on {counted(flow.levels, 'level')}, "
             f"{counted(len(flow.outputs), 'sink')}"
         ),
-        *_wrap(
+        *_wrapped_lines(
             "The keys of every operator fall into "
             f"{counted(flow.num_key_groups, 'key group')}; an exchange sends each row to the "
             "lane that owns its key group.",
         ),
-        *_wrap(_physical_plan_text(flow, names)),
+        *_wrapped_lines(_physical_plan_text(flow, names)),
         *(
             line
             for name, time in flow.times.items()
-            for line in _wrap(
+            for line in _wrapped_lines(
                 _loop_hold_text(flow, name) if name in flow.loops else _watermark_text(name, time)
             )
         ),
@@ -160,7 +160,9 @@ def explain(flow: CompiledFlow) -> str:
     if flow.levels > 1:
         lines += [
             "",
-            *_wrap("An epoch runs all levels as one chain of stages and is committed once."),
+            *_wrapped_lines(
+                "An epoch runs all levels as one chain of stages and is committed once."
+            ),
         ]
     return "\n".join(lines)
 
@@ -212,25 +214,27 @@ def _shared_text(component: Component) -> str:
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserNames) -> Iterator[str]:
     """Yield the lines of the explanation about an operator."""
     inputs = flow.inputs_of(operator.name)
-    yield from _labelled("does", [flow.actions[operator.name]])
+    yield from _labelled_lines("does", [flow.actions[operator.name]])
     reads = [_input_text(flow, feed, names) for feed in inputs]
-    yield from _labelled("reads", list(dict.fromkeys(reads)))
+    yield from _labelled_lines("reads", list(dict.fromkeys(reads)))
     key = _columns_text(operator.user_keys) or (
         "none: all rows are together" if operator.is_global else "none: each row is by itself"
     )
-    yield from _labelled("key", [key])
+    yield from _labelled_lines("key", [key])
     if operator.partition_by:
-        yield from _labelled("placed", [f"by {', '.join(operator.partition_by)}"])
+        yield from _labelled_lines("placed", [f"by {', '.join(operator.partition_by)}"])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
-        yield from _labelled("time", [_event_time(operator)])
+        yield from _labelled_lines("time", [_event_time(operator)])
     exchanges = [_exchange_text(flow, feed, operator, names) for feed in inputs]
-    yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
-    yield from _labelled(
+    yield from _labelled_lines("exchange", list(dict.fromkeys(exchanges)))
+    yield from _labelled_lines(
         "state",
-        ["none"] if operator.consolidates or operator.stateless else list(_states(operator)),
+        ["none"]
+        if operator.consolidates or operator.stateless
+        else list(_texts_about_states(operator)),
     )
-    yield from _labelled("kind", [_kind_text(operator)])
-    yield from _labelled(
+    yield from _labelled_lines("kind", [_kind_text(operator)])
+    yield from _labelled_lines(
         "emits", [f"{_emission_text(operator)}: {_columns_text(visible_schema(operator.output))}"]
     )
     consumers = [_sink_text(output) for output in flow.outputs_of(operator.name)]
@@ -245,7 +249,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
         else f"operator {names[fed.operator]!r}{_arrow_maps_text(fed.maps)}"
         for fed in flow.inputs_fed_by(operator.name)
     ]
-    yield from _labelled("feeds", list(dict.fromkeys(consumers)))
+    yield from _labelled_lines("feeds", list(dict.fromkeys(consumers)))
 
 
 def _event_time(operator: EventTimeOperator) -> str:
@@ -254,7 +258,7 @@ def _event_time(operator: EventTimeOperator) -> str:
     return f"{column}, the end of a window" if operator.time.is_end else column
 
 
-def _states(operator: KeyedOperator) -> Iterator[str]:
+def _texts_about_states(operator: KeyedOperator) -> Iterator[str]:
     """Yield a text about the columns of each state of an operator."""
     states = [state.state for state in operator.states]
     for state in states:
@@ -354,14 +358,14 @@ def _columns_text(schema: pa.Schema) -> str:
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
 
-def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
+def _labelled_lines(label: str, values: Sequence[str]) -> Iterator[str]:
     """Yield one line per value; only the first begins with the label."""
     for i, value in enumerate(values):
         head = _INDENT + (label if i == 0 else "").ljust(_LABEL)
-        yield from _wrap(value, head=head)
+        yield from _wrapped_lines(value, head=head)
 
 
-def _wrap(text: str, head: str = "") -> list[str]:
+def _wrapped_lines(text: str, head: str = "") -> list[str]:
     """Return the lines of a text, wrapped to the explanation's width; `head`: begins the first."""
     lines = textwrap.wrap(
         text,

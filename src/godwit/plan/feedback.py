@@ -40,7 +40,7 @@ DEFAULT_MAX_ROUNDS: Final = 1000
 
 
 def is_fed_back(staged_for: str) -> bool:
-    """Return whether `staged_for`, the name of staged output, is of a loop and not of a sink."""
+    """Return whether staged output of the name `staged_for` belongs to a loop, not to a sink."""
     return staged_for.startswith(FED_BACK)
 
 

@@ -74,12 +74,12 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         part_of=operator.part_of,
         origin=_digest_of_operator(operator, flow),
         reads_changes=_changes_read(operator, flow),
-        readers=_readers(operator, flow),
+        readers=_readers_of_operator(operator, flow),
         deletes=operator.deletes,
     )
 
 
-def _readers(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...]:
+def _readers_of_operator(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...]:
     """Return the sinks, loops and operators that read an operator, or the whole it is part of."""
 
     def whole(name: str) -> str:

@@ -51,10 +51,12 @@ def feedbacks_of(
         body = _body_of(edge, flow.name)
         _check_loop_columns(edge, columns)
         time = _time_of(edge, body, timed)
-        yield from _edges(edge, columns, time)
+        yield from _feedback_edges(edge, columns, time)
 
 
-def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
+def _feedback_edges(
+    edge: FeedbackNode, columns: StreamColumns, time: str | None
+) -> Iterator[Feedback]:
     """Yield the feedback edges of one loop.
 
     `time`: its event-time column, if it holds watermarks.

@@ -143,7 +143,7 @@ class Flow(LogicalFlow):
             check_places(compiled)
         check_columns_of_sinks(compiled)
         text = explain(compiled)
-        show(text, f"<div>{self._picture()}{text_block(text)}</div>")
+        show(text, f"<div>{self._as_svg()}{text_block(text)}</div>")
 
     @user_call
     def compiled(self) -> CompiledFlow:

@@ -65,37 +65,37 @@ class _Comparison:
     """Comparison of two type descriptions that records every change."""
 
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        self._old, self._new = old["classes"], new["classes"]
+        self._old_classes, self._new_classes = old["classes"], new["classes"]
         self._root = old["type"]
-        self._was_tagged = old["form"] == "tagged"
-        self._seen: set[tuple[str, str]] = set()
+        self._old_is_tagged = old["form"] == "tagged"
+        self._compared_classes: set[tuple[str, str]] = set()
         self.changes = StateChanges()
 
     def compare(self, old: Any, new: Any, path: str) -> None:
         """Record the changes from type `old` to type `new`; `path`: position in the state."""
-        if not self._fits(old, new, path):
+        if not self._old_fits_new(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
     def compare_others(self) -> None:
         """Compare the classes of ``classes=`` that the state's type does not mention."""
-        mentioned = _mentioned_classes(self._root, self._old)
-        for name in self._old:
-            if name in mentioned or any(old == name for old, _ in self._seen):
+        mentioned = _mentioned_classes(self._root, self._old_classes)
+        for name in self._old_classes:
+            if name in mentioned or any(old == name for old, _ in self._compared_classes):
                 continue
-            if name not in self._new:
+            if name not in self._new_classes:
                 self.changes.refused.append(f"class {name} is gone, of which there may be values")
             elif not self._classes_fit(name, name, name):
-                kinds = self._old[name]["kind"], self._new[name]["kind"]
+                kinds = self._old_classes[name]["kind"], self._new_classes[name]["kind"]
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
-    def _fits(self, old: Any, new: Any, path: str) -> bool:
+    def _old_fits_new(self, old: Any, new: Any, path: str) -> bool:
         """Return whether type `old` fits `new`, apart from its parts; record parts that do not.
 
         Parts (elements, dict keys) are compared on their own, with their `path`; a misfit goes to
         `changes.refused` and the result stays true.
         """
         if new == "any":
-            return old == "any" or self._was_tagged or _is_self_evident(old)
+            return old == "any" or self._old_is_tagged or _is_self_evident(old)
         olds, news = _union_members(old), _union_members(new)
         if len(olds) > 1 or len(news) > 1:
             return all(self._fits_one_of(member, news) for member in olds)
@@ -125,8 +125,9 @@ class _Comparison:
         """Return whether type `old` fits one of `news`; record only the changes to that one."""
         for new in sorted(news, key=lambda node: node != old):
             trial = _Comparison.__new__(_Comparison)
-            trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
-            trial._was_tagged, trial._seen = self._was_tagged, set(self._seen)  # noqa: SLF001
+            trial._old_classes, trial._new_classes = self._old_classes, self._new_classes  # noqa: SLF001 - one of this class
+            trial._old_is_tagged = self._old_is_tagged  # noqa: SLF001
+            trial._compared_classes = set(self._compared_classes)  # noqa: SLF001
             trial.changes = StateChanges()
             trial.compare(old, new, "")
             if not trial.changes.refused:
@@ -137,10 +138,10 @@ class _Comparison:
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
         """Return whether both classes are of one kind, such as enum; record their changes."""
-        if (old_name, new_name) in self._seen:
+        if (old_name, new_name) in self._compared_classes:
             return True
-        self._seen.add((old_name, new_name))
-        old, new = self._old[old_name], self._new[new_name]
+        self._compared_classes.add((old_name, new_name))
+        old, new = self._old_classes[old_name], self._new_classes[new_name]
         if old["kind"] != new["kind"]:
             return False
         if old_name != new_name:
@@ -148,7 +149,7 @@ class _Comparison:
         if "members" in old:
             self._compare_members(old["members"], new["members"], path)
             return True
-        if old.get("tag") != new.get("tag") and not self._was_tagged:
+        if old.get("tag") != new.get("tag") and not self._old_is_tagged:
             self.changes.refused.append(f"{path}: tag {old.get('tag')} → {new.get('tag')}")
         self._compare_fields(old["fields"], new["fields"], path)
         return True
@@ -426,16 +427,18 @@ class PythonStateUpgrade:
         """Return as many states; those that were removed, which have no bytes, stay so."""
         index = values.schema.get_field_index("state")
         blobs = values.column(index).to_pylist()
-        upgraded = [self._upgraded(row, blob) if blob else blob for row, blob in enumerate(blobs)]
+        upgraded = [
+            self._upgraded_state(row, blob) if blob else blob for row, blob in enumerate(blobs)
+        ]
         field = values.schema.field(index)
         return values.set_column(index, field, pa.array(upgraded, field.type))
 
-    def _upgraded(self, row: int, blob: bytes) -> bytes:
+    def _upgraded_state(self, row: int, blob: bytes) -> bytes:
         """Return an encoded state converted to today's type, or raise; `row`: for errors."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:
-            state = self._read(row, blob)
+            state = self._decode_old(row, blob)
             (written,) = self.codec.encode([state])
         except UnencodableError as error:
             raise StateEncodingError(
@@ -445,7 +448,7 @@ class PythonStateUpgrade:
                 operator=self.operator,
                 row=row,
             ) from error
-        if self.function is None and not _agree(
+        if self.function is None and not _agree_where_both(
             old := read_plain(blob, self.stored), read_plain(written, self.codec.describe())
         ):
             raise StateEncodingError(
@@ -457,7 +460,7 @@ class PythonStateUpgrade:
             )
         return written
 
-    def _read(self, row: int, blob: bytes) -> Any:
+    def _decode_old(self, row: int, blob: bytes) -> Any:
         """Decode an old state, by the present codec or by the user's upgrade function."""
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
@@ -479,10 +482,10 @@ class PythonStateUpgrade:
             ) from error
 
 
-def _agree(old: Any, new: Any) -> bool:
+def _agree_where_both(old: Any, new: Any) -> bool:
     """Return whether two plain values are equal in all parts that both have."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return all(_agree(item, new[key]) for key, item in old.items() if key in new)
+        return all(_agree_where_both(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
-        return len(old) == len(new) and all(map(_agree, old, new))
+        return len(old) == len(new) and all(map(_agree_where_both, old, new))
     return bool(old == new) or (old != old and new != new)  # noqa: PLR0124 - NaN alone

@@ -210,7 +210,7 @@ def is_same(first: Any, second: Any) -> bool:
     if kind is not type(second):
         return False
     if is_record(kind):
-        if _attributes(first) != _attributes(second):
+        if _record_attributes(first) != _record_attributes(second):
             return False
         return all(is_same(getattr(first, f), getattr(second, f)) for f in fields_of(kind))
     if isinstance(first, dict):
@@ -245,7 +245,7 @@ def is_same(first: Any, second: Any) -> bool:
     return not isinstance(parts, str) and is_same(list(parts[1:3]), list(others[1:3]))
 
 
-def _attributes(record: Any) -> set[str]:
+def _record_attributes(record: Any) -> set[str]:
     """Return the names of a record's attributes, without cached properties."""
     cls, names = type(record), getattr(record, "__dict__", {})
     return {

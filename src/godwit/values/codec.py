@@ -106,7 +106,7 @@ class PickleCodec:
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Encode every state, and check that it decodes to an equal one."""
-        blobs = apply_each(_pickled, states)
+        blobs = apply_each(_pickle_state, states)
         read = apply_each(pickle.loads, blobs)
         for index, (state, back) in enumerate(zip(states, read, strict=True)):
             if not _came_back(state, back):
@@ -130,7 +130,7 @@ class PickleCodec:
         return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
 
 
-def _pickled(state: Any) -> bytes:
+def _pickle_state(state: Any) -> bytes:
     """Pickle a state."""
     return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
 
@@ -140,7 +140,7 @@ def _came_back(state: Any, back: Any) -> bool:
     try:
         return _says_equal(state, back) or is_same(state, back)
     except RecursionError:  # it contains itself
-        return _pickled(state) == _pickled(back)
+        return _pickle_state(state) == _pickle_state(back)
 
 
 def _says_equal(state: Any, back: Any) -> bool:
@@ -239,18 +239,18 @@ class MsgpackCodec:
     name: Final = "msgpack"
 
     def __init__(self, state_type: Any, described: Described, *, native: bool) -> None:
-        self._type, self._described, self._native = state_type, described, native
+        self._type, self._description, self._is_native = state_type, described, native
         self._tagged = TaggedValues(described.classes)
         self._fits = TypeChecker(described)
         self._encode = msgspec.msgpack.Encoder().encode
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = functools.partial(MsgpackCodec, native=self._native)
-        return make, (self._type, self._described)
+        make = functools.partial(MsgpackCodec, native=self._is_native)
+        return make, (self._type, self._description)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
         """Encode every state, and check that it decodes to an equal one."""
-        if not self._native:
+        if not self._is_native:
             return self._encode_all_tagged(states)
         try:
             blobs = list(map(self._encode, states))
@@ -268,12 +268,12 @@ class MsgpackCodec:
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
         """Decode every state."""
         try:
-            if self._native:
+            if self._is_native:
                 return self._decode_native(blobs)
-            states = self._tagged.decode_all(blobs, self._root)
+            states = self._tagged.decode_all(blobs, self._root_class)
         except Exception:  # noqa: BLE001 - as above; and a native state may be tagged for itself
             return apply_each(self._decode_one, blobs)
-        if not all(issubclass(kind, self._root) for kind in set(map(type, states))):
+        if not all(issubclass(kind, self._root_class) for kind in set(map(type, states))):
             return apply_each(
                 self._decode_one, blobs
             )  # of a record, some may be in the native form
@@ -286,30 +286,30 @@ class MsgpackCodec:
 
     def describe(self) -> dict[str, Any]:
         """Return the type's description and the encoding's form, for the checkpoint."""
-        return {**self._described.schema, "form": "native" if self._native else "tagged"}
+        return {**self._description.schema, "form": "native" if self._is_native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
         """Return a codec that also reads classes by former names (old name → new name)."""
-        classes = self._described.classes
+        classes = self._description.classes
         former = {old: classes[new] for old, new in renamed.items()}
-        described = dataclasses.replace(self._described, classes={**former, **classes})
-        return MsgpackCodec(self._type, described, native=self._native)
+        described = dataclasses.replace(self._description, classes={**former, **classes})
+        return MsgpackCodec(self._type, described, native=self._is_native)
 
     @property
     def reads_native(self) -> bool:
         """True if msgspec can decode states of this type from plain msgpack (native form)."""
         try:
-            return self._decode_typed is not None and reads_native(self._described)
+            return self._decode_typed is not None and reads_native(self._description)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
             return False
 
     @functools.cached_property
     def _runs_code(self) -> bool:
         """True if decoding values tagged with their classes runs code of these classes."""
-        return any(map(runs_code, self._described.classes.values()))
+        return any(map(runs_code, self._description.classes.values()))
 
     @functools.cached_property
-    def _root(self) -> Any:
+    def _root_class(self) -> Any:
         """Class of every state; `object` if there is no single one."""
         kind = typing.get_origin(self._type) or self._type
         return kind if isinstance(kind, type) and not typing.is_typeddict(kind) else object
@@ -373,10 +373,12 @@ class MsgpackCodec:
         try:
             return self._tagged.encode(state)
         except UnsupportedValueError:
-            path, part = failing_path(state, lambda part: bool(self._reason(part)))
-            raise UnsupportedValueError(f"{path or 'it'} is {self._reason(part)}") from None
+            path, part = failing_path(state, lambda part: bool(self._unsupported_reason(part)))
+            raise UnsupportedValueError(
+                f"{path or 'it'} is {self._unsupported_reason(part)}"
+            ) from None
 
-    def _reason(self, part: Any) -> str:
+    def _unsupported_reason(self, part: Any) -> str:
         """Return the reason why a part of a state cannot be encoded; empty if it can."""
         try:
             self._tagged.encode(part)
@@ -386,12 +388,12 @@ class MsgpackCodec:
 
     def _decode_one(self, blob: memoryview) -> Any:
         """Decode one state of either form."""
-        if self._native and blob[0] not in EXTENSION_MARKERS:
+        if self._is_native and blob[0] not in EXTENSION_MARKERS:
             return self._decode_typed(blob)
         state = self._tagged.decode(blob)
-        if isinstance(state, self._root) or self._fits(state):
+        if isinstance(state, self._root_class) or self._fits(state):
             return state
-        if is_record(self._root):
+        if is_record(self._root_class):
             return self._decode_typed(blob)
         raise UnsupportedValueError(f"it is a {type(state).__qualname__}")
 

@@ -52,7 +52,7 @@ class RecordColumns:
         ).decode
         self._getters, self._fields = [attrgetter(field) for field in fields], frozenset(fields)
         self._has_attributes = bool(getattr(cls, "__dictoffset__", 0))
-        self._make = maker_of(cls)
+        self._make_record = maker_of(cls)
 
     def encode(
         self,
@@ -78,7 +78,7 @@ class RecordColumns:
 
     def decode(self, names: Collection[str], blobs: Sequence[bytes | memoryview]) -> list[Any]:
         """Decode records whose class goes by any of `names`."""
-        if self._make is None:
+        if self._make_record is None:
             raise UnlikeRecordsError
         extensions = _extensions(join_blobs(blobs))
         if not {extension.code for extension in extensions} <= {self._code}:
@@ -87,7 +87,7 @@ class RecordColumns:
         read = self._read(join_blobs(contents))
         if not {name for name, _ in read}.issubset(names):
             raise UnlikeRecordsError
-        return list(map(self._make, [msgspec.structs.astuple(struct) for _, struct in read]))
+        return list(map(self._make_record, [msgspec.structs.astuple(struct) for _, struct in read]))
 
 
 def join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
@@ -97,7 +97,7 @@ def join_blobs(blobs: Sequence[bytes | memoryview]) -> bytes:
 
 def with_headers(code: int, contents: Any) -> list[bytes]:
     """Return encoded contents as msgpack extensions of a code."""
-    headers = _headers(code)
+    headers = _extension_headers(code)
     return [
         headers[len(content)] + content
         if len(content) < _SHORT
@@ -107,7 +107,7 @@ def with_headers(code: int, contents: Any) -> list[bytes]:
 
 
 @functools.lru_cache(maxsize=64)
-def _headers(code: int) -> list[bytes]:
+def _extension_headers(code: int) -> list[bytes]:
     """Return the first bytes of short extensions of a code, by the length of what follows."""
     return [
         _encode(msgspec.msgpack.Ext(code, bytes(length)))[: -length or None]

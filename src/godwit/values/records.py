@@ -139,7 +139,7 @@ class RowClass:
                     column=field.name,
                 )
             dtype = columns.field(field.name).type
-            if not _fits(field.dtype, dtype):
+            if not _column_fills_field(field.dtype, dtype):
                 raise InvalidFlowError(
                     f"{where} {field.name!r} is {hint_text(field.hint)}, and the column of "
                     f"{origin} is {dtype}.",
@@ -189,7 +189,7 @@ class RowClass:
         if pa.types.is_floating(field.dtype) and pa.types.is_integer(column.type):
             column = column.cast(field.dtype, safe=False)
         plain = python_values(column)
-        return plain if field.plain else _converted(name, plain, field.hint)
+        return plain if field.plain else _values_of_hint(name, plain, field.hint)
 
     # -- instances as columns -------------------------------------------------------------------
 
@@ -204,27 +204,29 @@ class RowClass:
 
         Raises `MisfitError` for the first value that is not of its field's type.
         """
-        return [self._column(field, rows) for field in self.fields]
+        return [self._checked_column(field, rows) for field in self.fields]
 
     @staticmethod
-    def _column(field: Field, rows: Sequence[Any]) -> Sequence[Any]:
+    def _checked_column(field: Field, rows: Sequence[Any]) -> Sequence[Any]:
         """Return a field's values over all rows, checked and converted for its Arrow type."""
         values = list(map(operator.attrgetter(field.name), rows))
         if field.plain:
             return values
         plain: list[Any] = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)
         # An instance of another class would lose the values of unmatched fields.
-        _converted(field.name, plain, field.hint | None)  # a null has an error of its own
+        _values_of_hint(field.name, plain, field.hint | None)  # a null has an error of its own
         return plain
 
     def defaults(self) -> dict[str, Any]:
         """Return field → its default, in a form that Arrow takes, for fields that have one."""
-        given = defaults_of(self.cls)
-        values = {name: value() if callable(value) else value for name, value in given.items()}
+        declared_defaults = defaults_of(self.cls)
+        values = {
+            name: value() if callable(value) else value for name, value in declared_defaults.items()
+        }
         return msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
 
 
-def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
+def _values_of_hint(name: str, plain: list[Any], hint: Any) -> list[Any]:
     """Return plain values of column `name` as values of type `hint`; raise if one misfits."""
     try:
         return msgspec.convert(plain, list[hint])
@@ -254,7 +256,7 @@ def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
             f"columns, as in {example}.",
         )
     where = f"{where}, {cls.__qualname__},"
-    fields = _fields(cls, where)
+    fields = _fields_of_class(cls, where)
     if not fields:
         raise InvalidFlowError(
             f"{where} has no fields.", remedy="Declare a field for each column, with its type."
@@ -280,7 +282,7 @@ def hint_text(hint: Any) -> str:
     return re.sub(r"(?:[\w<>]+\.)+(?=\w)", "", str(hint))
 
 
-def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, ...]:
+def _fields_of_class(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, ...]:
     """Return the fields of a class with their column types; `outer`: classes that contain it."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -291,10 +293,12 @@ def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, .
             "TYPE_CHECKING.",
         ) from error
     within = (*outer, cls)
-    return tuple(_field(name, hints.get(name, Any), where, within) for name in fields_of(cls))
+    return tuple(
+        _field_with_type(name, hints.get(name, Any), where, within) for name in fields_of(cls)
+    )
 
 
-def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
+def _field_with_type(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
     """Return a field with its column type, or raise; `within`: the classes that contain it."""
     declared = hint
     exact: pa.DataType | None = None
@@ -314,7 +318,7 @@ def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
         if set(parts) == {int, float}:
             parts = [float]
         if len(parts) == 1:
-            inner = _field(name, parts[0], where, within)
+            inner = _field_with_type(name, parts[0], where, within)
             return dataclasses.replace(
                 inner,
                 hint=hint if not inner.plain else declared,
@@ -359,7 +363,7 @@ def _column_type(
     if origin in (list, tuple, set, frozenset):
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not ...):
             return None
-        item = _field(f"{name}[]", arguments[0], where, within)
+        item = _field_with_type(f"{name}[]", arguments[0], where, within)
         plain = item.plain and origin is list
         return pa.list_(item.dtype), plain, item if plain else None
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and not issubclass(hint, enum.Flag):
@@ -390,12 +394,12 @@ def _column_type(
                 remedy="Refer to the other object by a column that identifies it.",
                 column=name,
             )
-        inner = _fields(hint, where, within)
+        inner = _fields_of_class(hint, where, within)
         return pa.struct([pa.field(field.name, field.dtype) for field in inner]), False, None
     return None
 
 
-def _fits(dtype: pa.DataType, column: pa.DataType) -> bool:
+def _column_fills_field(dtype: pa.DataType, column: pa.DataType) -> bool:
     """Return whether a column of type `column` can fill a field of column type `dtype`."""
     arrow = pa.types
     if column == dtype:
@@ -415,9 +419,11 @@ def _fits(dtype: pa.DataType, column: pa.DataType) -> bool:
     if arrow.is_floating(dtype):
         return bool(arrow.is_floating(column) or arrow.is_integer(column))
     if is_list(dtype):
-        return is_list(column) and _fits(dtype.value_type, column.value_type)
+        return is_list(column) and _column_fills_field(dtype.value_type, column.value_type)
     if arrow.is_struct(dtype) and arrow.is_struct(column):
         present = {column.field(i).name: column.field(i).type for i in range(column.num_fields)}
         inner = [dtype.field(i) for i in range(dtype.num_fields)]
-        return all(f.name in present and _fits(f.type, present[f.name]) for f in inner)
+        return all(
+            f.name in present and _column_fills_field(f.type, present[f.name]) for f in inner
+        )
     return False

@@ -164,24 +164,29 @@ class _Describer:
         if origin in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
             return self.node(arguments[0], path)
         if origin in (typing.Union, types.UnionType):
-            return self._union(arguments, path)
+            return self._describe_union(arguments, path)
         if origin is typing.Literal:
             members = {type(value) for value in arguments if isinstance(value, enum.Enum)}
             if members:
-                return self._union(sorted(members, key=_class_name), path)
+                return self._describe_union(sorted(members, key=_class_name), path)
             return {"kind": "literal", "values": list(arguments)}
         kind = origin or hint
         if kind in SCALARS:
             return SCALARS[kind]
         if kind in COLLECTIONS:
-            return {"kind": COLLECTIONS[kind], "of": self._argument(arguments, 0, f"{path}[]")}
+            return {
+                "kind": COLLECTIONS[kind],
+                "of": self._describe_argument(arguments, 0, f"{path}[]"),
+            }
         if kind is tuple:
-            return self._tuple(arguments, bare=origin is None, path=path)
+            return self._describe_tuple(arguments, bare=origin is None, path=path)
         if kind in MAPPINGS:
             item = (
-                "int" if kind is collections.Counter else self._argument(arguments, 1, f"{path}[]")
+                "int"
+                if kind is collections.Counter
+                else self._describe_argument(arguments, 1, f"{path}[]")
             )
-            key = self._argument(arguments, 0, f"{path}[key]")
+            key = self._describe_argument(arguments, 0, f"{path}[key]")
             return {"kind": MAPPINGS[kind], "key": key, "of": item}
         if getattr(kind, "__module__", "") == "collections.abc":
             return "any"
@@ -205,20 +210,22 @@ class _Describer:
         self._names[cls], self.classes[name] = name, cls
         self.described[name] = {}  # takes its place before its fields, which may refer to it
         if issubclass(cls, enum.Enum):
-            self.described[name] = _enumeration(cls)
+            self.described[name] = _describe_enumeration(cls)
         elif typing.is_typeddict(cls):
-            self.described[name] = self._record(cls, "typeddict", cls.__annotations__, path)
+            self.described[name] = self._describe_record(
+                cls, "typeddict", cls.__annotations__, path
+            )
         elif is_record(cls):
             kind = "namedtuple" if _is_named_tuple(cls) else "record"
-            self.described[name] = self._record(cls, kind, fields_of(cls), path)
+            self.described[name] = self._describe_record(cls, kind, fields_of(cls), path)
         else:
             raise UndescribableError(path, f"{_class_name(cls)} is a class that declares no fields")
         return name
 
-    def _record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
+    def _describe_record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
         """Return the description of a class: types and defaults of its fields."""
         where = path if path.endswith(_class_name(cls)) else _class_name(cls)
-        hints = _hints(cls, where)
+        hints = _resolved_annotations(cls, where)
         defaults = defaults_of(cls)
         fields: dict[str, Any] = {}
         for name in names:
@@ -232,7 +239,7 @@ class _Describer:
             described["tag"] = [cls.__struct_config__.tag_field, cls.__struct_config__.tag]
         return described
 
-    def _union(self, arguments: Sequence[Any], path: str) -> Any:
+    def _describe_union(self, arguments: Sequence[Any], path: str) -> Any:
         """Return the description of a union, with nested unions flattened."""
         nodes: list[Any] = []
         for argument in arguments:
@@ -243,7 +250,7 @@ class _Describer:
             return "any"
         return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
 
-    def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
+    def _describe_tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
         """Return the description of a tuple type; `bare`: its annotation names no elements."""
         if bare:
             return {"kind": "tuple", "of": "any"}
@@ -252,7 +259,7 @@ class _Describer:
         parts = [self.node(argument, f"{path}[{i}]") for i, argument in enumerate(arguments)]
         return {"kind": "fixed", "of": parts}
 
-    def _argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
+    def _describe_argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
         """Return the description of a type's argument number `index`; "any" if it has none."""
         return self.node(arguments[index], path) if len(arguments) > index else "any"
 
@@ -267,7 +274,7 @@ def _is_named_tuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
-def _hints(cls: Any, where: str) -> dict[str, Any]:
+def _resolved_annotations(cls: Any, where: str) -> dict[str, Any]:
     """Return the annotations of a class, resolved; raise if they cannot be."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
@@ -313,7 +320,7 @@ def _plain_default(default: Any) -> Any:
         return {"of type": type(value).__qualname__}
 
 
-def _enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
+def _describe_enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
     """Return the description of an enumeration: its members' values."""
     members = {
         name: member.value if isinstance(member.value, (str, int)) else repr(member.value)
@@ -330,7 +337,7 @@ _SCALARS = frozenset(
     ]
 )
 _KEYS = frozenset(["int", "float", "str", "bytes"])
-_OF_ONE = frozenset(["list", "set", "frozenset", "tuple", "dict"])
+_KINDS_WITH_ONE_PART = frozenset(["list", "set", "frozenset", "tuple", "dict"])
 
 
 def is_native(state_type: Any, described: Described) -> bool:
@@ -394,7 +401,7 @@ def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
         return all(_is_native_node(field["type"], classes, used) for field in fields)
     if kind in ("union", "fixed"):
         return all(_is_native_node(part, classes, used) for part in node["of"])
-    if kind not in _OF_ONE or not _is_native_node(node["of"], classes, used):
+    if kind not in _KINDS_WITH_ONE_PART or not _is_native_node(node["of"], classes, used):
         return False
     return "key" not in node or _is_native_key(node["key"])
 

@@ -93,26 +93,26 @@ class TaggedValues:
         self._decode_inner = self.decode
         self._handlers: dict[type, Callable[[Any], Any]] = {
             **_HANDLERS,
-            list: self._list,
-            dict: self._dict,
-            tuple: functools.partial(self._items, _TUPLE),
-            set: functools.partial(self._items, _SET),
-            frozenset: functools.partial(self._items, _FROZENSET),
-            collections.deque: self._deque,
-            collections.defaultdict: self._defaultdict,
-            collections.OrderedDict: functools.partial(self._pairs, _ORDEREDDICT),
-            collections.Counter: functools.partial(self._pairs, _COUNTER),
+            list: self._encodable_list,
+            dict: self._encodable_dict,
+            tuple: functools.partial(self._tagged_list, _TUPLE),
+            set: functools.partial(self._tagged_list, _SET),
+            frozenset: functools.partial(self._tagged_list, _FROZENSET),
+            collections.deque: self._tagged_deque,
+            collections.defaultdict: self._tagged_defaultdict,
+            collections.OrderedDict: functools.partial(self._tagged_mapping, _ORDEREDDICT),
+            collections.Counter: functools.partial(self._tagged_mapping, _COUNTER),
         }
         self._names: dict[type, str] = {}
         self._columns: dict[type, RecordColumns] = {}  # of records that came many at once
         for name, cls in self._classes.items():
             self._names[cls] = name
             if issubclass(cls, enum.Enum):
-                self._handlers[cls] = functools.partial(self._member, name)
+                self._handlers[cls] = functools.partial(self._tagged_member, name)
             elif is_record(cls):
                 fields = fields_of(cls)
                 self._handlers[cls] = functools.partial(
-                    self._record, name, fields, frozenset(fields)
+                    self._tagged_record, name, fields, frozenset(fields)
                 )
 
     # -- writing ------------------------------------------------------------------------------
@@ -171,44 +171,44 @@ class TaggedValues:
             return value
         handler = self._handlers.get(kind)
         if handler is None:
-            raise UnsupportedValueError(_refusal(value))
+            raise UnsupportedValueError(_refusal_reason(value))
         return handler(value)
 
-    def _tagged(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
+    def _extension_of(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
         """Return a msgpack extension of a code, with content that msgpack can encode."""
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
-    def _list(self, value: list[Any]) -> list[Any]:
+    def _encodable_list(self, value: list[Any]) -> list[Any]:
         """Return a list whose elements msgpack can encode."""
         if self._leaves.issuperset(map(type, value)):
             return value
         return list(map(self._to_msgpack, value))
 
-    def _dict(self, value: dict[Any, Any]) -> Any:
+    def _encodable_dict(self, value: dict[Any, Any]) -> Any:
         """Return a dict as msgpack can encode it: as a map if all keys are text, else tagged."""
         if not _TEXT.issuperset(map(type, value)):
-            return self._pairs(_PAIRS, value)
+            return self._tagged_mapping(_PAIRS, value)
         if self._leaves.issuperset(map(type, value.values())):
             return value
         return {key: self._to_msgpack(item) for key, item in value.items()}
 
-    def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
+    def _tagged_list(self, code: int, value: Any) -> msgspec.msgpack.Ext:
         """Return a container, such as a tuple or set, as a tagged list."""
-        return self._tagged(code, self._list(list(value)))
+        return self._extension_of(code, self._encodable_list(list(value)))
 
     def _keys_and_values(self, value: dict[Any, Any]) -> list[Any]:
         """Return a dict as a list of alternating keys and values that msgpack can encode."""
         return [self._to_msgpack(part) for pair in value.items() for part in pair]
 
-    def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
+    def _tagged_mapping(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
         """Return a mapping as a tagged list of alternating keys and values."""
-        return self._tagged(code, self._keys_and_values(value))
+        return self._extension_of(code, self._keys_and_values(value))
 
-    def _deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
+    def _tagged_deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
         """Return a deque as a tagged list, with its maximum length."""
-        return self._tagged(_DEQUE, [value.maxlen, *self._list(list(value))])
+        return self._extension_of(_DEQUE, [value.maxlen, *self._encodable_list(list(value))])
 
-    def _defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
+    def _tagged_defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
         """Return a defaultdict as a tagged list, with the name of its factory."""
         factory: Any = value.default_factory
         name: str | None = None
@@ -219,14 +219,14 @@ class TaggedValues:
                     f"a defaultdict that makes values by {name or factory!r}; it has to be one of "
                     f"{', '.join(_FACTORIES)}, or a class of the state"
                 )
-        return self._tagged(_DEFAULTDICT, [name, *self._keys_and_values(value)])
+        return self._extension_of(_DEFAULTDICT, [name, *self._keys_and_values(value)])
 
-    def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
+    def _tagged_member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
         """Return a member of the enumeration `name` as a tagged name and value."""
         member = None if isinstance(value, enum.Flag) else value.name
-        return self._tagged(_MEMBER, [name, member, self._to_msgpack(value.value)])
+        return self._extension_of(_MEMBER, [name, member, self._to_msgpack(value.value)])
 
-    def _record(
+    def _tagged_record(
         self, name: str, fields: Sequence[str], known: frozenset[str], value: Any
     ) -> msgspec.msgpack.Ext:
         """Return a record as a tagged class name and fields; `known`: the names of its fields."""
@@ -234,7 +234,7 @@ class TaggedValues:
         if attributes and not known.issuperset(attributes):
             check_attributes(value, fields)
         contents = {field: self._to_msgpack(getattr(value, field)) for field in fields}
-        return self._tagged(_RECORD, [name, contents])
+        return self._extension_of(_RECORD, [name, contents])
 
     def _columns_of(self, cls: type) -> RecordColumns:
         """Return the encoding of many records of a class."""
@@ -315,7 +315,7 @@ def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]])
     return msgspec.msgpack.encode(decode(blob))
 
 
-def _refusal(value: Any) -> str:
+def _refusal_reason(value: Any) -> str:
     """Return the reason, as text, why state cannot hold a value."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -329,7 +329,7 @@ def _refusal(value: Any) -> str:
     return f"{problem} ({hint})" if hint else problem
 
 
-def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:
+def _msgpack_extension(code: int, lowered: Any) -> msgspec.msgpack.Ext:
     """Return a msgpack extension with a code; `lowered`: its content, of msgpack's own types."""
     return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(lowered))
 
@@ -338,7 +338,7 @@ def _long_integer(value: int) -> Any:
     """Return an integer beyond 64 bits as a tagged value; others unchanged."""
     if value in _SMALL_INT:
         return value
-    return _ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    return _msgpack_extension(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def _zone_to_plain(zone: dt.tzinfo | None) -> Any:
@@ -368,7 +368,7 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
 def _tag_clock_time(code: int, value: Any) -> msgspec.msgpack.Ext:
     """Return a datetime or time as a tagged ISO text, fold and time zone."""
     text = value.replace(tzinfo=None).isoformat()
-    return _ext(code, [text, value.fold, _zone_to_plain(value.tzinfo)])
+    return _msgpack_extension(code, [text, value.fold, _zone_to_plain(value.tzinfo)])
 
 
 def _read_datetime(parts: Any) -> dt.datetime:
@@ -405,14 +405,16 @@ def _set_if_possible(parts: list[Any]) -> Any:
 
 
 _HANDLERS: dict[type, Callable[[Any], Any]] = {
-    decimal.Decimal: lambda value: _ext(_DECIMAL, str(value)),
-    dt.date: lambda value: _ext(_DATE, value.isoformat()),
+    decimal.Decimal: lambda value: _msgpack_extension(_DECIMAL, str(value)),
+    dt.date: lambda value: _msgpack_extension(_DATE, value.isoformat()),
     dt.datetime: functools.partial(_tag_clock_time, _DATETIME),
     dt.time: functools.partial(_tag_clock_time, _TIME),
-    dt.timedelta: lambda value: _ext(_TIMEDELTA, [value.days, value.seconds, value.microseconds]),
-    uuid.UUID: lambda value: _ext(_UUID, value.bytes),
-    bytearray: lambda value: _ext(_BYTEARRAY, bytes(value)),
-    complex: lambda value: _ext(_COMPLEX, [value.real, value.imag]),
+    dt.timedelta: lambda value: _msgpack_extension(
+        _TIMEDELTA, [value.days, value.seconds, value.microseconds]
+    ),
+    uuid.UUID: lambda value: _msgpack_extension(_UUID, value.bytes),
+    bytearray: lambda value: _msgpack_extension(_BYTEARRAY, bytes(value)),
+    complex: lambda value: _msgpack_extension(_COMPLEX, [value.real, value.imag]),
 }
 
 _READERS: dict[int, Callable[[Any], Any]] = {

@@ -75,7 +75,7 @@ def test_the_keys_of_the_table_are_built_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_keys_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_joins, "_hashes", lambda keys: np.zeros(len(keys), np.int64))
+    monkeypatch.setattr(static_joins, "_hash_keys", lambda keys: np.zeros(len(keys), np.int64))
     step = _step_of({"l": pa.array(["a", "b", "a"]), "m": pa.array([1, 2, 3])})
     columns = {"#rows": pa.nulls(3, pa.bool_()), "k": pa.array(["b", "a", "x"])}
     assert step.apply(columns)["m"].to_pylist() == [2, 1, 3]

@@ -377,7 +377,7 @@ def test_a_commit_that_only_seemed_to_fail_is_accepted_when_it_is_repeated(
 def test_memory_does_not_grow_with_the_number_of_epochs(storage: CheckpointStorage) -> None:
     log = open_log(storage)
     commit(log, until=40)
-    assert sum(path.startswith("commits/") for path in log._loaded) <= 4 + 3
+    assert sum(path.startswith("commits/") for path in log._loaded_records) <= 4 + 3
     with_bytes = [s for s in log.chains.segments() if s.block.data]
     assert len(with_bytes) <= 4 + 3
 

@@ -459,7 +459,7 @@ def test_drawn_histories_read_what_is_committed(
             "prefixes",
             lambda _, h: (h.view(np.uint64) & bits) << np.uint64(32),
         )
-        monkeypatch.setattr(stored_chains, "_grouping", lambda h: h & int(bits))
+        monkeypatch.setattr(stored_chains, "_numbers_of_equal_hashes", lambda h: h & int(bits))
     monkeypatch.setattr(stored_chains, "_PART_ROWS", 1 << rng.randrange(8))
     monkeypatch.setattr(stored_chains, "_RUN_ROWS", 1 << rng.randrange(8))
     monkeypatch.setattr(stored_chains, "_LONG_SPAN", rng.randrange(4))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, num_keys_of
+from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, estimate_num_keys
 from godwit.columns.groups import group_rows
 from godwit.model.key_groups import key_groups_of
 
@@ -78,4 +78,4 @@ def test_merged_runs_find_what_they_found_apart(tmp_path: Path) -> None:
 def test_the_number_of_keys_is_estimated_whatever_their_versions(versions: int) -> None:
     hashes = drawn_hashes(20_000)
     runs = [run_of([hashes[:12_000]]), *[run_of([hashes[4000:]])] * versions]
-    assert num_keys_of(runs) == pytest.approx(20_000, rel=0.1)
+    assert estimate_num_keys(runs) == pytest.approx(20_000, rel=0.1)

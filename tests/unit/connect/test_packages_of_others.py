@@ -38,7 +38,7 @@ PROJECT = Path(__file__).parents[3] / "examples/sqlite"
 
 def forget() -> None:
     """Forget the entry points that were looked up."""
-    for function in (plugins._entries, plugins.load):
+    for function in (plugins._entry_points_by_name, plugins.load):
         function.cache_clear()
 
 

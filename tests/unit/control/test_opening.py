@@ -111,7 +111,7 @@ def test_a_start_without_settings_needs_no_controller_to_be_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert isinstance(opener_of(options()), Opener)
-    monkeypatch.setattr(plugins, "_entries", lambda _group: {})
+    monkeypatch.setattr(plugins, "_entry_points_by_name", lambda _group: {})
     plugins.load.cache_clear()
     assert opener_of(options()) is None
     with pytest.raises(PluginError, match=r"controller 'default' is an entry point of godwit-str"):

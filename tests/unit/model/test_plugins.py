@@ -47,7 +47,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (tmp_path / f"{module}.py").write_text(text)
 
     def forget() -> None:
-        plugins._entries.cache_clear()
+        plugins._entry_points_by_name.cache_clear()
         plugins.load.cache_clear()
 
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -461,7 +461,7 @@ def test_cpu_time_is_measured_where_it_is_spent() -> None:
 
 def test_a_key_that_waits_is_busy_and_costs_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = np.zeros(2)  # CPU and wall time, in seconds
-    monkeypatch.setattr(calls, "_clocks", clocks.copy)
+    monkeypatch.setattr(calls, "_cpu_and_elapsed_s", clocks.copy)
 
     def wait(key: tuple[str], rows: KeyRows, book: Book) -> None:
         if key == ("k7",):

@@ -18,7 +18,7 @@ from tests.support.receiver import Receiver
 import godwit as gw
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.ops.lineage import Lineage, _named
+from godwit.ops.lineage import Lineage, _openlineage_name
 from godwit.ops.observers import open_openlineage
 from godwit.runtime.settings import Observability, Options
 
@@ -154,7 +154,7 @@ def named(naming: Any) -> tuple[str, str]:
 )
 def test_datasets_have_the_names_of_the_specification(ours: Any, expected: Any) -> None:
     (uri,) = ours().datasets
-    assert _named(uri) == named(expected)
+    assert _openlineage_name(uri) == named(expected)
 
 
 def sent(

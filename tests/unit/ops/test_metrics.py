@@ -305,7 +305,7 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
         while threading.active_count() > before + 8 and time.monotonic() < until_s:
             time.sleep(0.01)
         assert threading.active_count() <= before + 8
-        assert len(server._port.server._server._since_s) <= 8
+        assert len(server._port.server._server._connected_since_s) <= 8
         assert silent[0].recv(1) == b""  # it has made room
     finally:
         for connection in silent:
@@ -314,7 +314,7 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
 
 def test_a_reader_that_says_a_byte_now_and_then_is_given_up() -> None:
     with MetricsServer("a", host="127.0.0.1", port=0) as server:
-        server._port.server._server._max_s = 0.1
+        server._port.server._server._max_request_s = 0.1
         port = int(server.url.split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as slow:
             slow.sendall(b"G")

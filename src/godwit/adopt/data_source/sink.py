@@ -52,7 +52,7 @@ class DataSourceSink(Sink):
         messages: list[Any] = [None]
         try:
             with self._calls.errors(f"failed in write of epoch {output.epoch}"):
-                messages = [self._writer.write(self._rows(output))]
+                messages = [self._writer.write(self._rows_for_writer(output))]
             with self._calls.errors(f"failed in commit of epoch {output.epoch}"):
                 self._writer.commit(messages, output.epoch)
         except SinkError:
@@ -60,7 +60,7 @@ class DataSourceSink(Sink):
                 self._writer.abort(messages, output.epoch)
             raise
 
-    def _rows(self, output: EpochOutput) -> Iterator[Any]:
+    def _rows_for_writer(self, output: EpochOutput) -> Iterator[Any]:
         """Yield an epoch's rows in the form that the writer takes."""
         for batch in cast_batches(output, self._context.schema, self._context.name):
             if _takes_batches(self._writer):

@@ -41,11 +41,11 @@ class DataSourceSource(Source):
         self._reader: Any = None  # a stream reader, on the driver
         self._is_simple = False
         # of a simple reader: begin, end, and rows of the last read
-        self._ahead: tuple[Position, Position, list[Any]] | None = None
+        self._rows_ahead: tuple[Position, Position, list[Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the reader; copies make their own."""
-        return {**self.__dict__, "_reader": None, "_ahead": None}
+        return {**self.__dict__, "_reader": None, "_rows_ahead": None}
 
     def __repr__(self) -> str:
         return f"gw.sources.data_source({self._calls.name})"
@@ -110,10 +110,14 @@ class DataSourceSource(Source):
 
     def _read_ahead(self, position: Position) -> Position:
         """Read the rows after a position by a simple reader, and return the end."""
-        if self._ahead is None or self._ahead[0] != position or self._ahead[1] == position:
+        if (
+            self._rows_ahead is None
+            or self._rows_ahead[0] != position
+            or self._rows_ahead[1] == position
+        ):
             rows, end = self._reader.read(position)
-            self._ahead = position, end, list(rows)
-        return self._ahead[1]
+            self._rows_ahead = position, end, list(rows)
+        return self._rows_ahead[1]
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return a split for each partition; of a simple reader, one that has the rows."""
@@ -123,8 +127,8 @@ class DataSourceSource(Source):
         what = f"{self._calls.name} from {begin} to {end}"
         with self._calls.errors(f"cannot divide its rows from {begin} to {end}"):
             if self._is_simple:
-                if self._ahead is not None and self._ahead[:2] == (begin, end):
-                    rows = self._ahead[2]
+                if self._rows_ahead is not None and self._rows_ahead[:2] == (begin, end):
+                    rows = self._rows_ahead[2]
                 else:
                     rows = list(self._reader.readBetweenOffsets(begin, end))
                 return [Split(rows=len(rows), size_bytes=None, what=what, payload=rows)]
@@ -139,18 +143,18 @@ class DataSourceSource(Source):
             if self._reader is None:
                 self._reader = self._open_reader()
             rows = split.payload if self._is_simple else self._reader.read(split.payload)
-            yield from self._batches(iter(rows), list(columns))
+            yield from self._to_batches(iter(rows), list(columns))
 
-    def _batches(self, rows: Iterator[Any], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _to_batches(self, rows: Iterator[Any], columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield rows, tuples or record batches, as batches of the columns that are read."""
         target = pa.schema([self._schema.field(name) for name in columns])
         for first in rows:
             if isinstance(first, pa.RecordBatch):
                 tables: Iterable[pa.Table] = [pa.Table.from_batches([first])]
             else:
-                some = [first, *islice(rows, _ROWS - 1)]
+                chunk = [first, *islice(rows, _ROWS - 1)]
                 kinds = from_arrow_schema(self._schema)
-                tables = [LocalDataToArrowConversion.convert(some, kinds, False)]
+                tables = [LocalDataToArrowConversion.convert(chunk, kinds, False)]
             for table in tables:
                 for batch in table.select(columns).cast(target).to_batches():
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=target)

@@ -60,13 +60,13 @@ def table_columns(metadata: Metadata) -> dict[str, DeltaColumn | str]:
     columns: dict[str, DeltaColumn | str] = {}
     for field in json.loads(metadata.schema_json)["fields"]:
         try:
-            columns[field["name"]] = _column(field, metadata.mapping)
+            columns[field["name"]] = _column_of_field(field, metadata.mapping)
         except UnknownDeltaTypeError as error:
             columns[field["name"]] = str(error)
     return columns
 
 
-def _column(field: Mapping[str, Any], mapping: str) -> DeltaColumn:
+def _column_of_field(field: Mapping[str, Any], mapping: str) -> DeltaColumn:
     """Return a column; `mapping`: mode of column mapping."""
     is_mapped = mapping in {"name", "id"}
     facts = field.get("metadata") or {}
@@ -157,7 +157,9 @@ def check_later_columns(
         problem = None
         if stored is None:
             problem = "drops" if follows else None
-        elif isinstance(stored, str) or not _widens(stored.stored.type, column.stored.type):
+        elif isinstance(stored, str) or not _is_equal_or_widened(
+            stored.stored.type, column.stored.type
+        ):
             dtype = stored if isinstance(stored, str) else stored.field.type
             problem = f"has it as {dtype}, and changes the type of"
         elif follows and stored.field.name != column.field.name:
@@ -180,7 +182,7 @@ def check_later_columns(
     ]
 
 
-def _widens(source: pa.DataType, target: pa.DataType) -> bool:
+def _is_equal_or_widened(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether a type can be read as another: equal, or widened by the table since."""
     if pa.types.is_date(source) and pa.types.is_timestamp(target):
         return target.tz is None

@@ -153,9 +153,9 @@ class Log:
         Raises `SourceError` if there is no table.
         """
         numbers = sorted(
-            int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))
+            int(match[1]) for name in self._log_file_names() if (match := _COMMIT.fullmatch(name))
         )
-        checkpoints = self._checkpoints(self._names())
+        checkpoints = self._complete_checkpoints(self._log_file_names())
         if not numbers and not checkpoints:
             raise SourceError(
                 f"There is no Delta table at {self._table.shown!r}.",
@@ -175,7 +175,7 @@ class Log:
         """
         if version in self._commits:
             return True
-        paths = [self._path(f"{number:020}.json") for number in (version, max(version - 1, 0))]
+        paths = [self._log_path(f"{number:020}.json") for number in (version, max(version - 1, 0))]
         infos = self._table.filesystem.get_file_info(paths)
         is_there, is_former = (info.type == pafs.FileType.File for info in infos)
         if not is_there and not is_former and self.versions().stop > version:
@@ -187,13 +187,13 @@ class Log:
         if version in self._commits:
             self._commits.move_to_end(version)
             return self._commits[version]
-        path = self._path(f"{version:020}.json")
+        path = self._log_path(f"{version:020}.json")
         try:
             with self._table.filesystem.open_input_file(path) as stream:
                 text = stream.read()
         except FileNotFoundError as error:
             raise self.removed_error(version) from error
-        commit = self._parsed(version, _actions(text), path)
+        commit = self._parse_commit(version, _parse_actions(text), path)
         self._commits[version] = commit
         if len(self._commits) > _MAX_COMMITS:
             self._commits.popitem(last=False)
@@ -211,7 +211,9 @@ class Log:
             version=version,
         )
 
-    def _parsed(self, version: int, actions: Iterable[Mapping[str, Any]], path: str) -> Commit:
+    def _parse_commit(
+        self, version: int, actions: Iterable[Mapping[str, Any]], path: str
+    ) -> Commit:
         """Return actions as a commit, `DataFile` by `DataFile`."""
         kinds: dict[str, list[DataFile]] = {
             name: [] for name in ("add", "remove", "cdc", "moved", "dropped")
@@ -220,13 +222,17 @@ class Log:
         metadata, protocol = None, None
         for action in actions:
             if (value := action.get("add")) is not None:
-                kinds["add" if value.get("dataChange", True) else "moved"].append(_file(value))
+                kinds["add" if value.get("dataChange", True) else "moved"].append(
+                    _data_file_of(value)
+                )
             elif (value := action.get("remove")) is not None:
-                kinds["remove" if value.get("dataChange", True) else "dropped"].append(_file(value))
+                kinds["remove" if value.get("dataChange", True) else "dropped"].append(
+                    _data_file_of(value)
+                )
             elif (value := action.get("cdc")) is not None:
-                kinds["cdc"].append(_file(value))
+                kinds["cdc"].append(_data_file_of(value))
             elif (value := action.get("metaData")) is not None:
-                metadata = _metadata(value)
+                metadata = _metadata_of(value)
             elif (value := action.get("protocol")) is not None:
                 protocol = value
             elif (value := action.get("commitInfo")) is not None:
@@ -281,8 +287,8 @@ class Log:
 
     def _read_snapshot(self, version: int) -> Snapshot:
         """Return the state at a version, from a checkpoint and the versions after it."""
-        names = self._names()
-        checkpoints = self._checkpoints(names)
+        names = self._log_file_names()
+        checkpoints = self._complete_checkpoints(names)
         base = max((number for number in checkpoints if number <= version), default=-1)
         files: dict[str, DataFile] = {}
         metadata, protocol = None, None
@@ -291,7 +297,7 @@ class Log:
                 if isinstance(action, DataFile):
                     files[action.path] = action
                 elif "metaData" in action:
-                    metadata = _metadata(action["metaData"])
+                    metadata = _metadata_of(action["metaData"])
                 elif "protocol" in action:
                     protocol = action["protocol"]
         for number in range(base + 1, version + 1):
@@ -310,10 +316,10 @@ class Log:
             )
         return Snapshot(version=version, metadata=metadata, files=files)
 
-    def _names(self) -> list[str]:
+    def _log_file_names(self) -> list[str]:
         """Return the names of the files of the log."""
         try:
-            selector = pafs.FileSelector(self._path("").rstrip("/"), allow_not_found=True)
+            selector = pafs.FileSelector(self._log_path("").rstrip("/"), allow_not_found=True)
             infos = self._table.filesystem.get_file_info(selector)
         except (OSError, pa.ArrowException) as error:
             text = self._table.secrets.hide(error_text(error))
@@ -324,12 +330,12 @@ class Log:
             ) from self._table.secrets.cause(error)
         return [info.base_name for info in infos if info.is_file]
 
-    def _path(self, name: str) -> str:
+    def _log_path(self, name: str) -> str:
         """Return the path of a file of the log."""
         return self._table.full_path(f"{_LOG}/{name}")
 
     @staticmethod
-    def _checkpoints(names: Sequence[str]) -> dict[int, list[str]]:
+    def _complete_checkpoints(names: Sequence[str]) -> dict[int, list[str]]:
         """Return the complete checkpoints: version → names of the files of one of them."""
         parts: dict[tuple[int, str], list[str]] = {}
         for name in sorted(names):
@@ -347,15 +353,17 @@ class Log:
         """Yield the files and other actions of a checkpoint, those of its sidecars included."""
         for file in names:
             if file.endswith(".json"):
-                with self._table.filesystem.open_input_file(self._path(file)) as stream:
-                    actions: Iterable[DataFile | Mapping[str, Any]] = list(_actions(stream.read()))
+                with self._table.filesystem.open_input_file(self._log_path(file)) as stream:
+                    actions: Iterable[DataFile | Mapping[str, Any]] = list(
+                        _parse_actions(stream.read())
+                    )
             else:
                 actions = self._parquet_actions(file)
             for action in actions:
                 if isinstance(action, DataFile):
                     yield action
                 elif action.get("add") is not None:
-                    yield _file(action["add"])
+                    yield _data_file_of(action["add"])
                 elif action.get("sidecar") is not None:
                     _, _, name = unquote(action["sidecar"]["path"]).rpartition("/")
                     yield from self._parquet_actions(f"_sidecars/{name}")
@@ -364,7 +372,7 @@ class Log:
 
     def _parquet_actions(self, file: str) -> Iterator[DataFile | Mapping[str, Any]]:
         """Yield the actions of a Parquet file of a checkpoint."""
-        with self._table.filesystem.open_input_file(self._path(file)) as stream:
+        with self._table.filesystem.open_input_file(self._log_path(file)) as stream:
             opened = pq.ParquetFile(stream)
             actions = [name for name in _ACTIONS if name in opened.schema_arrow.names]
             columns = _needed_columns(opened.schema_arrow, actions)
@@ -373,7 +381,7 @@ class Log:
                 for name in actions:
                     values = rows.column(name).combine_chunks().drop_null()
                     if name == "add":
-                        yield from _files(values)
+                        yield from _data_files_of_checkpoint(values)
                         continue
                     for value in values.to_pylist(maps_as_pydicts="strict"):
                         yield {name: value}
@@ -391,14 +399,14 @@ def _needed_columns(schema: pa.Schema, actions: Sequence[str]) -> list[str]:
     return columns
 
 
-def _actions(text: bytes) -> Iterator[Mapping[str, Any]]:
+def _parse_actions(text: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the actions of a file of JSON lines."""
     for line in text.split(b"\n"):
         if line.strip():
             yield json.loads(line)
 
 
-def _file(action: Mapping[str, Any]) -> DataFile:
+def _data_file_of(action: Mapping[str, Any]) -> DataFile:
     """Return the data file of an action ``add``, ``remove`` or ``cdc``."""
     stats = action.get("stats")
     rows = (action.get("stats_parsed") or {}).get("numRecords")
@@ -428,15 +436,15 @@ def _file(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-def _files(adds: pa.StructArray) -> Iterator[DataFile]:
+def _data_files_of_checkpoint(adds: pa.StructArray) -> Iterator[DataFile]:
     """Yield the data files of the actions ``add`` of a checkpoint, of which there may be many."""
     names = [adds.type.field(n).name for n in range(adds.type.num_fields)]
     parts = [adds.field(name).to_pylist(maps_as_pydicts="strict") for name in names]
     for facts in zip(*parts, strict=True):
-        yield _file(dict(zip(names, facts, strict=True)))
+        yield _data_file_of(dict(zip(names, facts, strict=True)))
 
 
-def _metadata(action: Mapping[str, Any]) -> Metadata:
+def _metadata_of(action: Mapping[str, Any]) -> Metadata:
     """Return the schema and settings of an action ``metaData``."""
     return Metadata(
         table_id=action["id"],

@@ -31,10 +31,12 @@ class TablePlace:
         self.secrets = Secrets.of_uri(path) | Secrets.of_values(self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_filesystem_and_path"
+        }
 
     @functools.cached_property
-    def _place(self) -> tuple[pafs.FileSystem, str]:
+    def _filesystem_and_path(self) -> tuple[pafs.FileSystem, str]:
         """File system, and the table's directory on it."""
         if not is_uri(self._path):
             return pafs.LocalFileSystem(), self._path.rstrip("/")
@@ -43,11 +45,11 @@ class TablePlace:
     @property
     def filesystem(self) -> pafs.FileSystem:
         """File system of the table."""
-        return self._place[0]
+        return self._filesystem_and_path[0]
 
     def full_path(self, path: str) -> str:
         """Return a file's path on the file system, from its path within the table."""
-        return f"{self._place[1]}/{path}"
+        return f"{self._filesystem_and_path[1]}/{path}"
 
     def open_file(self, path: str) -> pa.NativeFile:
         """Open a file for reading: its path is within the table, or absolute."""
@@ -78,7 +80,7 @@ class TablePlace:
             raise
         except FileNotFoundError as error:
             if version is None:
-                raise self._error(what, error) from self.secrets.cause(error)
+                raise self._unreadable_error(what, error) from self.secrets.cause(error)
             raise SourceError(
                 f"The {what} of version {version} of the Delta table {self.shown!r} "
                 "was removed before it was read, presumably by VACUUM.",
@@ -89,9 +91,9 @@ class TablePlace:
                 version=version,
             ) from self.secrets.cause(error)
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise self._error(what, error) from self.secrets.cause(error)
+            raise self._unreadable_error(what, error) from self.secrets.cause(error)
 
-    def _error(self, what: str, error: Exception) -> SourceError:
+    def _unreadable_error(self, what: str, error: Exception) -> SourceError:
         """Return the error that the log or a file cannot be read."""
         return SourceError(
             f"The {what} of the Delta table {self.shown!r} cannot be read: "

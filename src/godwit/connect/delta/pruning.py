@@ -33,10 +33,10 @@ class FileFilter:
         self, groups: Sequence[Sequence[Predicate]], columns: Mapping[str, DeltaColumn]
     ) -> None:
         self._groups, self._columns = groups, columns
-        self._known: dict[tuple[int, int, str | None], bool] = {}
+        self._cached_verdicts: dict[tuple[int, int, str | None], bool] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_cached_verdicts": {}}
 
     def may_have_rows(self, file: DataFile) -> bool:
         """Return whether a data file may have rows for the filters."""
@@ -58,12 +58,12 @@ class FileFilter:
         if column.stored.name in partition:
             text = partition[column.stored.name]
             key = (number, place, text)
-            if key not in self._known:
+            if key not in self._cached_verdicts:
                 scalar = partition_value(text, column.field, file.path)
                 rows = pa.table({name: pa.array([scalar.as_py()], column.field.type)})
                 holds = pq.filters_to_expression([(name, operator, value)])
-                self._known[key] = bool(rows.filter(holds).num_rows)
-            return self._known[key]
+                self._cached_verdicts[key] = bool(rows.filter(holds).num_rows)
+            return self._cached_verdicts[key]
         if stats is None:
             return True
         return _may_hold(column, operator, value, stats)
@@ -75,16 +75,16 @@ def _may_hold(column: DeltaColumn, operator: str, value: Any, stats: Mapping[str
     nulls, rows = (stats.get("nullCount") or {}).get(name), stats.get("numRecords")
     if nulls is not None and nulls == rows and stats.get("tightBounds", True):
         return operator == "not in"
-    least = _bound((stats.get("minValues") or {}).get(name), dtype)
-    greatest = _bound((stats.get("maxValues") or {}).get(name), dtype)
+    least = _comparable_bound((stats.get("minValues") or {}).get(name), dtype)
+    greatest = _comparable_bound((stats.get("maxValues") or {}).get(name), dtype)
     if isinstance(greatest, dt.datetime):
         end = dt.datetime.max.replace(tzinfo=greatest.tzinfo) - _SLACK
         greatest = greatest + _SLACK if greatest < end else None  # what ends with the last year
     try:
         if operator in {"=", "=="}:
-            return _within(value, least, greatest)
+            return _may_be_within(value, least, greatest)
         if operator == "in":
-            return any(_within(item, least, greatest) for item in value)
+            return any(_may_be_within(item, least, greatest) for item in value)
         if operator in {"<", "<="} and least is not None:
             return bool(least < value or (operator == "<=" and least == value))
         if operator in {">", ">="} and greatest is not None:
@@ -94,12 +94,12 @@ def _may_hold(column: DeltaColumn, operator: str, value: Any, stats: Mapping[str
     return True
 
 
-def _within(value: Any, least: Any, greatest: Any) -> bool:
+def _may_be_within(value: Any, least: Any, greatest: Any) -> bool:
     """Return whether a value may be between two bounds; ``None``: unknown."""
     return (least is None or least <= value) and (greatest is None or value <= greatest)
 
 
-def _bound(value: Any, dtype: pa.DataType) -> Any:
+def _comparable_bound(value: Any, dtype: pa.DataType) -> Any:
     """Return a smallest or greatest value of the log; ``None`` if it is not comparable."""
     types = pa.types
     if value is None or isinstance(value, (dict, list)):

@@ -211,7 +211,7 @@ class DeltaSink(TargetSink):
             f"cannot write to {self._shown_path}",
             "Check the path, its permissions and the credentials.",
         ):
-            write_marker(self._table.table_uri, self._storage_options, self._marker)
+            write_marker(self._table.table_uri, self._storage_options, self._marker_path)
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
@@ -222,15 +222,15 @@ class DeltaSink(TargetSink):
             uri=self._table.table_uri,
             storage_options=self._storage_options,
             secrets=self._secrets,
-            marker=self._marker,
-            opening=self._opening,
+            marker=self._marker_path,
+            opening=self._opening_id,
             schema=self._schema,
             partition_by=tuple(self._table.metadata().partition_columns),
             lane_bytes=self._lane_bytes,
         )
 
     @property
-    def _marker(self) -> str:
+    def _marker_path(self) -> str:
         """Path, within the table, of the file by which lanes recognise the table."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
@@ -238,7 +238,7 @@ class DeltaSink(TargetSink):
         """Set the columns of the table; raise if Delta tables cannot have them."""
         context = self._set_layout(context)
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
-        self._opening = uuid.uuid4().hex[:12]
+        self._opening_id = uuid.uuid4().hex[:12]
         self._merge_keys = self._layout.keys
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
@@ -263,7 +263,7 @@ class DeltaSink(TargetSink):
                     self._create_table(path, options)
                 self._table = DeltaTable(path, storage_options=options)
             self._check_table(complete=self._context.complete)
-            self._rehearse()
+            self._rehearse_commit()
             return self.row_check()
 
     def open(self, context: SinkContext) -> None:
@@ -275,7 +275,7 @@ class DeltaSink(TargetSink):
                 self._create_table(self._path, self._storage_options)
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
         self._check_table(complete=context.complete)
-        self._rehearse()
+        self._rehearse_commit()
         self._read_last_epoch()
 
     def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
@@ -310,7 +310,7 @@ class DeltaSink(TargetSink):
         if problem is not None:
             raise self._target_error(problem.what, problem.remedy)
 
-    def _rehearse(self) -> None:
+    def _rehearse_commit(self) -> None:
         """Raise if deltalake cannot commit an epoch to a table such as this one."""
         nothing = point_without_history(-1, self._context.query_id)
         self._generation = ""
@@ -336,8 +336,8 @@ class DeltaSink(TargetSink):
             last = last_epoch_of(self._table, self._context.query_id, self._context.writer)
         self._last_epoch = last
         self._generation = "" if last is None else last.generation
-        self._base = -1 if last is None else last.point.epoch
-        self._seen = self._table.version()
+        self._epoch_before = -1 if last is None else last.point.epoch
+        self._seen_version = self._table.version()
 
     def _app_id(self, generation: str) -> str:
         """Return the ``appId`` of this sink's epochs in the table's log; see `_delta_app_id`."""
@@ -395,7 +395,7 @@ class DeltaSink(TargetSink):
                 mode="append",
                 schema=self._table.schema(),
                 partition_by=list(self._table.metadata().partition_columns),
-                commit_properties=self._properties(point, first=True),
+                commit_properties=self._commit_properties(point, first=True),
             )
         self._read_last_epoch()
 
@@ -462,13 +462,15 @@ class DeltaSink(TargetSink):
     def _recorded_epoch(self) -> int:
         """Return the sink's last epoch by the table's log, or as read before; -1 if none."""
         version = self._table.transaction_version(self._app_id(self._generation))
-        return self._base if version is None else max(version, self._base)
+        return self._epoch_before if version is None else max(version, self._epoch_before)
 
     def _check_not_restored(self, epoch: int) -> None:
         """Raise if delivered epochs were removed from the table during this run."""
         context, last = self._context, self._last_epoch
         version = -1 if last is None else last.version
-        if restored_since(self._table, self._seen, version, context.query_id, context.writer):
+        if restored_since(
+            self._table, self._seen_version, version, context.query_id, context.writer
+        ):
             raise self._target_error(
                 f"{self._shown_path} was restored to a version before the last epoch that was "
                 "delivered to it in this run",
@@ -476,7 +478,7 @@ class DeltaSink(TargetSink):
                 'is as old; or continue without the epochs in between, on_divergence="new_writer".',
                 epoch=epoch,
             )
-        self._seen = self._table.version()
+        self._seen_version = self._table.version()
 
     def _write_remaining(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
         """Write the rows that are not in lanes' files to data files; yield each file."""
@@ -492,7 +494,7 @@ class DeltaSink(TargetSink):
         """
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
-        opening = self._opening if self._is_new else ""
+        opening = self._opening_id if self._is_new else ""
         if gone and is_target_replaced(self._context.name, self._shown_path, output, gone, opening):
             no_rows = pa.RecordBatchReader.from_batches(self._rows_schema, [])
             self._commit_rows(self._table, no_rows, output.point, complete=False)
@@ -524,10 +526,10 @@ class DeltaSink(TargetSink):
             mode="overwrite" if complete else "append",
             schema=self._table.schema(),
             partition_by=list(self._table.metadata().partition_columns),
-            commit_properties=self._properties(point),
+            commit_properties=self._commit_properties(point),
         )
 
-    def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
+    def _commit_properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
         """Return the properties of a commit that store its epoch.
 
         `first`: also store it under the first ``appId``, which shows that the sink wrote here.
@@ -551,7 +553,7 @@ class DeltaSink(TargetSink):
         complete: bool,
     ) -> None:
         """Write and commit an epoch's rows; `complete`: they replace all rows of the table."""
-        properties = self._properties(point)
+        properties = self._commit_properties(point)
         if complete or not self._merge_keys:
             has_more_columns = len(table.schema().fields) > len(self._schema)
             write_deltalake(
@@ -563,7 +565,7 @@ class DeltaSink(TargetSink):
             )
             return
         same_keys = " AND ".join(
-            f"(target.{_quoted(key)} IS NOT DISTINCT FROM source.{_quoted(key)})"
+            f"(target.{_quoted_name(key)} IS NOT DISTINCT FROM source.{_quoted_name(key)})"
             for key in self._merge_keys
         )
         if self._layout.is_history:
@@ -597,7 +599,7 @@ class DeltaSink(TargetSink):
         """Return the rows of a history to write and to delete for an epoch's versions of rows."""
         layout, schema = self._layout, self._schema
         versions = reader.read_all()
-        names = ", ".join(map(_quoted, schema.names))
+        names = ", ".join(map(_quoted_name, schema.names))
         query = f"SELECT {names} FROM target{_range_of_keys(versions, layout.row_keys)}"  # noqa: S608
         former = schema.empty_table()
         if versions.num_rows:
@@ -629,11 +631,11 @@ def _range_of_keys(rows: pa.Table, keys: Sequence[str]) -> str:
         column = rows.column(key)
         bounds = pc.min_max(column).as_py()
         if pa.types.is_integer(column.type) and not column.null_count:
-            conditions.append(f"{_quoted(key)} BETWEEN {bounds['min']} AND {bounds['max']}")
+            conditions.append(f"{_quoted_name(key)} BETWEEN {bounds['min']} AND {bounds['max']}")
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _quoted(name: str) -> str:
+def _quoted_name(name: str) -> str:
     """Return a column name quoted for Delta's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -874,7 +876,7 @@ class DeltaLaneWriter:
                     partition=part,
                     compression="zstd",
                     delivered=path,
-                    facts={"statistics": _statistics(part.rows)},
+                    facts={"statistics": _column_statistics(part.rows)},
                 )
                 if local := local_path(filesystem, f"{root}/{path}"):
                     force_file(local)
@@ -912,7 +914,7 @@ def add_action(file: WrittenFile) -> AddAction:
     )
 
 
-def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
+def _column_statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
     """Return null counts, minima and maxima of columns, as Delta's log has them."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}

@@ -79,7 +79,7 @@ class DeltaSource(Source):
             check_number("version", version, least=0, error=SourceError)
         self._table = TablePlace(path, storage_options)
         self._destination = destination_of(path)
-        self._place = place_of(self._destination, storage_options or {})
+        self._table_place = place_of(self._destination, storage_options or {})
         self._log = Log(self._table)
         self._rows = TableRows.checked(
             rows,
@@ -102,11 +102,11 @@ class DeltaSource(Source):
         self._schema = pa.schema([])
         self._schema_version = -1
         self._filter: FileFilter | None = None
-        self._start: DeltaPosition | None = None
+        self._start_position: DeltaPosition | None = None
         self._is_open = False
-        self._announced: set[str] = set()  # columns that were added meanwhile
+        self._announced_columns: set[str] = set()  # columns that were added meanwhile
         self._ids: list[tuple[int, str]] = []  # from which version the table has which id
-        self._pieces: OrderedDict[tuple[int, bool], list[DeltaPiece]] = OrderedDict()
+        self._cached_pieces: OrderedDict[tuple[int, bool], list[DeltaPiece]] = OrderedDict()
         self._splitter = PieceSplitter[DeltaPiece](DeltaFiles(self._table))
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class DeltaSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what the driver remembers; copies read splits only."""
         forgotten: dict[str, Any] = {
-            "_pieces": OrderedDict(),
+            "_cached_pieces": OrderedDict(),
             "_layouts": OrderedDict(),
             "_log": None,
         }
@@ -124,7 +124,7 @@ class DeltaSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._log = Log(self._table)
-        self._pieces, self._splitter = OrderedDict(), PieceSplitter(DeltaFiles(self._table))
+        self._cached_pieces, self._splitter = OrderedDict(), PieceSplitter(DeltaFiles(self._table))
 
     @property
     def identity(self) -> str:
@@ -141,7 +141,7 @@ class DeltaSource(Source):
     @property
     def places(self) -> tuple[str, ...]:
         """Name of the table's directory, the same for all ways to write it."""
-        return (self._place,)
+        return (self._table_place,)
 
     # -- columns ----------------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ class DeltaSource(Source):
         new = check_later_columns(
             columns.values(), metadata, self._table.shown, version, follows=follows
         )
-        new = [name for name in new if name not in self._announced]
-        self._announced.update(new)
+        new = [name for name in new if name not in self._announced_columns]
+        self._announced_columns.update(new)
         if follows and new and self._rows.names is None:
             self.report(
                 f"Version {version} of the Delta table {self._table.shown!r} adds {listing(new)}, "
@@ -191,14 +191,14 @@ class DeltaSource(Source):
         """Read the log; raise if there is no table, or no way to continue from `position`."""
         with self._table.reading("log"):
             if self._is_open:  # once more: it may be another table by now
-                self._log, self._pieces = Log(self._table), OrderedDict()
+                self._log, self._cached_pieces = Log(self._table), OrderedDict()
             self._is_open = True
             self._look_up_columns()
             versions = self._log.versions()
             if position is None:
                 self._open_new(versions)
             else:
-                self._reopen(position, versions)
+                self._check_can_continue(position, versions)
 
     def _open_new(self, versions: range) -> None:
         """Find the version at which a new query begins."""
@@ -217,12 +217,12 @@ class DeltaSource(Source):
         state = self._log.snapshot(version)
         self._check_columns(version, state.metadata)
         self._ids = [(0, state.metadata.table_id)]
-        self._start = DeltaPosition.after(version)
+        self._start_position = DeltaPosition.after(version)
         if self._snapshot:
-            self._start = DeltaPosition(version=version, is_commit=False)
-            self._remember((version, False), snapshot_pieces(state))
+            self._start_position = DeltaPosition(version=version, is_commit=False)
+            self._remember_pieces((version, False), snapshot_pieces(state))
 
-    def _reopen(self, position: Position, versions: range) -> None:
+    def _check_can_continue(self, position: Position, versions: range) -> None:
         """Check that a query can continue at a position."""
         place = position_of(position)
         first = place.version + (0 if place.is_commit else 1)
@@ -246,12 +246,12 @@ class DeltaSource(Source):
         self._ids = [(0, position["table"])]
 
     def start(self) -> Position:
-        if self._start is None:
+        if self._start_position is None:
             self.open(None)
-        assert self._start is not None, "opened"
-        return self._encoded(self._start)
+        assert self._start_position is not None, "opened"
+        return self._position_of_place(self._start_position)
 
-    def _encoded(self, place: DeltaPosition) -> Position:
+    def _position_of_place(self, place: DeltaPosition) -> Position:
         """Return a place as a position for commit records."""
         ids = [
             table_id for version, table_id in self._ids if version < place.version or not version
@@ -269,25 +269,25 @@ class DeltaSource(Source):
 
     # -- pieces -----------------------------------------------------------------------------------
 
-    def _remember(self, key: tuple[int, bool], pieces: list[DeltaPiece]) -> list[DeltaPiece]:
+    def _remember_pieces(self, key: tuple[int, bool], pieces: list[DeltaPiece]) -> list[DeltaPiece]:
         """Remember the pieces of a version or snapshot; return them, with filters applied."""
         if self._filter is not None:
             pieces = [
                 piece if self._filter.may_have_rows(piece.file) else replace(piece, is_skipped=True)
                 for piece in pieces
             ]
-        self._pieces[key] = pieces
-        if len(self._pieces) > _MAX_VERSIONS:
-            self._pieces.popitem(last=False)
+        self._cached_pieces[key] = pieces
+        if len(self._cached_pieces) > _MAX_VERSIONS:
+            self._cached_pieces.popitem(last=False)
         return pieces
 
     def _pieces_of(self, version: int, *, is_commit: bool) -> list[DeltaPiece]:
         """Return the pieces of a version, or of its snapshot; raise if they cannot be read."""
         key = (version, is_commit)
-        if key in self._pieces:
-            return self._pieces[key]
+        if key in self._cached_pieces:
+            return self._cached_pieces[key]
         if not is_commit:
-            return self._remember(key, snapshot_pieces(self._log.snapshot(version)))
+            return self._remember_pieces(key, snapshot_pieces(self._log.snapshot(version)))
         commit = self._log.commit(version)
         if commit.protocol is not None:
             check_protocol(commit.protocol, self._table.shown)
@@ -296,8 +296,8 @@ class DeltaSource(Source):
             if commit.metadata.table_id != self._ids[-1][1] and version > self._ids[-1][0]:
                 self._ids.append((version, commit.metadata.table_id))
         if self._rows.signed:
-            return self._remember(
-                key, changed_pieces(commit, partial(self._with_partition, commit))
+            return self._remember_pieces(
+                key, changed_pieces(commit, partial(self._with_partition_values, commit))
             )
         if commit.removes or commit.operation == "RESTORE":
             if self._rows.skips:
@@ -305,7 +305,7 @@ class DeltaSource(Source):
                     f"Version {version} of the Delta table {self._table.shown!r} ("
                     f"{commit.operation or 'unnamed'}) updates or deletes rows, and is left out."
                 )
-                return self._remember(key, [])
+                return self._remember_pieces(key, [])
             raise SourceError(
                 f"Version {version} of the Delta table {self._table.shown!r} ("
                 f"{commit.operation or 'unnamed'}) updates or deletes rows, and the source reads "
@@ -315,9 +315,9 @@ class DeltaSource(Source):
                 path=self._table.shown,
                 version=version,
             )
-        return self._remember(key, added_pieces(commit, commit.adds))
+        return self._remember_pieces(key, added_pieces(commit, commit.adds))
 
-    def _with_partition(self, commit: Commit, file: DataFile) -> DataFile:
+    def _with_partition_values(self, commit: Commit, file: DataFile) -> DataFile:
         """Return a removed file with its partition's values, which old writers leave out."""
         if file.partition is not None:
             return file
@@ -326,7 +326,7 @@ class DeltaSource(Source):
             return replace(file, partition={})
         return before.files[file.path]
 
-    def _versions(
+    def _pieces_by_version(
         self, begin: DeltaPosition, end: DeltaPosition | None
     ) -> Iterator[VersionPieces[DeltaPiece, DeltaPosition]]:
         """Yield the pieces of the versions from a place on."""
@@ -359,12 +359,12 @@ class DeltaSource(Source):
             return position
         with self._table.reading("log"):
             try:
-                versions = self._versions(begin, newest)
+                versions = self._pieces_by_version(begin, newest)
                 if all(piece.is_skipped for v in versions for _, piece in v.ranges()):
                     return position
             except SourceError:
                 pass  # the epoch that reaches the version raises it
-            return self._encoded(newest)
+            return self._position_of_place(newest)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
@@ -373,17 +373,19 @@ class DeltaSource(Source):
         begin = position_of(position)
         bound = None if until is None else position_of(until)
         with self._table.reading("log"):
-            versions = self._versions(begin, bound)
+            versions = self._pieces_by_version(begin, bound)
             end = epoch_end(versions, begin, self._rows.limits(limit), self._splitter.num_rows)
         place = end.place
         is_far = place.version - begin.version >= _EMPTY_VERSIONS or end.skipped >= _SKIPPED_FILES
         has_moved = place != begin and (end.taken or is_far)
-        return self._encoded(place) if has_moved else position
+        return self._position_of_place(place) if has_moved else position
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return about `parallelism` splits: groups of small files, and parts of large ones."""
         with self._table.reading("log"):
-            pieces, skipped = pieces_between(self._versions(position_of(begin), position_of(end)))
+            pieces, skipped = pieces_between(
+                self._pieces_by_version(position_of(begin), position_of(end))
+            )
         pieces = [replace(piece, file=replace(piece.file, stats=None)) for piece in pieces]
         filtered = self._filter is not None
         return self._splitter.splits(pieces, parallelism, skipped=skipped, filtered=filtered)
@@ -408,9 +410,9 @@ class DeltaSource(Source):
     def committed(self, position: Position) -> None:
         """Forget the files of the snapshot once all of them were read."""
         place = position_of(position)
-        for version, is_commit in list(self._pieces):
+        for version, is_commit in list(self._cached_pieces):
             if place.is_commit and not is_commit and version < place.version:
-                del self._pieces[version, is_commit]
+                del self._cached_pieces[version, is_commit]
                 self._log.forget_snapshot()
 
     def lag(self, position: Position) -> Lag:
@@ -418,7 +420,7 @@ class DeltaSource(Source):
         rows: int | None = 0
         size, oldest = 0.0, []
         try:
-            for version in self._versions(position_of(position), None):
+            for version in self._pieces_by_version(position_of(position), None):
                 for _, piece in version.ranges():
                     if piece.is_skipped:
                         continue

@@ -161,10 +161,10 @@ def find_problem(
 
     `schema`: the rows. `merges`: they are upserts. `replaces`: each epoch replaces all rows.
     """
-    return next(_problems(table, schema, merges=merges, replaces=replaces), None)
+    return next(_problems_of_table(table, schema, merges=merges, replaces=replaces), None)
 
 
-def _problems(
+def _problems_of_table(
     table: DeltaTable, schema: pa.Schema, *, merges: bool, replaces: bool
 ) -> Iterator[TargetProblem]:
     """Yield each problem."""
@@ -184,7 +184,7 @@ def _problems(
             f"the table has other columns: {', '.join(differences)}",
             "Use another path, or cast and rename the columns before the sink.",
         )
-    if names := _constraints(table):
+    if names := _constraint_names(table):
         yield TargetProblem(
             f"the table has constraints ({', '.join(sorted(names))})",
             "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
@@ -306,7 +306,7 @@ def _column_differences(table: DeltaTable, schema: pa.Schema) -> list[str]:
     return differences
 
 
-def _constraints(table: DeltaTable) -> list[str]:
+def _constraint_names(table: DeltaTable) -> list[str]:
     """Return the names of a table's constraints."""
     names = [
         name.removeprefix("delta.constraints.")
@@ -418,14 +418,14 @@ def _with_long_directory(column: str, values: pa.Array) -> pa.BooleanArray | Non
         return may_be
     return pa.array(
         [
-            bool(maybe) and len(_in_path(value)) > room
+            bool(maybe) and len(_partition_path_text(value)) > room
             for maybe, value in zip(may_be.to_pylist(), values.to_pylist(), strict=True)
         ],
         pa.bool_(),
     )
 
 
-def _in_path(value: str | float) -> str:
+def _partition_path_text(value: str | float) -> str:
     """Return a partition value as deltalake writes it in paths: floats without an exponent.
 
     Examples

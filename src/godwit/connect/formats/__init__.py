@@ -214,8 +214,12 @@ def debezium(
     """
     from godwit.connect.formats.debezium_format import DebeziumMessages  # noqa: PLC0415 - few flows need it
 
-    given = [include] if isinstance(include, str) else include
-    named = dict(given) if hasattr(given, "keys") else {w: w.replace(".", "_") for w in given}
+    kinds_or_names = [include] if isinstance(include, str) else include
+    named = (
+        dict(kinds_or_names)
+        if hasattr(kinds_or_names, "keys")
+        else {w: w.replace(".", "_") for w in kinds_or_names}
+    )
     schemas = None
     if registry is not None:
         from godwit.connect.formats.avro_format import as_schemas  # noqa: PLC0415 - few flows need it

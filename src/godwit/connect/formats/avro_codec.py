@@ -56,12 +56,12 @@ def compile_reader(written: AvroType, record: AvroType, names: Sequence[str] | N
     that raises is the result if one cannot be read as the other.
     """
     try:
-        return _read(written, record, names)
+        return _compile_read(written, record, names)
     except AvroError as error:
-        return _failing(f"schema {written} cannot be read by the schema {record}: {error}")
+        return _failing_reader(f"schema {written} cannot be read by the schema {record}: {error}")
 
 
-def _failing(why: str) -> Read:
+def _failing_reader(why: str) -> Read:
     """Return the function for values that cannot be read."""
 
     def read(_message: bytes, _offset: int) -> tuple[Any, int]:
@@ -70,36 +70,36 @@ def _failing(why: str) -> Read:
     return read
 
 
-def _read(written: AvroType, to: AvroType, names: Sequence[str] | None = None) -> Read:
+def _compile_read(written: AvroType, to: AvroType, names: Sequence[str] | None = None) -> Read:
     """Compile the function that reads a value of one type as another; raise if it cannot be."""
     if written.kind == "union":
         return _read_union(written, to, names)
     if to.kind == "union":
-        matching = [part for part in to.branches if _resolves(written, part)]
+        matching = [part for part in to.branches if _may_be_read_as(written, part)]
         if not matching:
-            raise _mismatch(written, to)
+            raise _mismatch_error(written, to)
         to = matching[0]
-    if not _resolves(written, to):
-        raise _mismatch(written, to)
+    if not _may_be_read_as(written, to):
+        raise _mismatch_error(written, to)
     if to.kind == "record":
         return _read_record(written, to, names)
     if written.items is not None and to.items is not None:
-        items = _read(written.items, to.items)
+        items = _compile_read(written.items, to.items)
         size = min_size(written.items)
         return _read_array(items, size) if to.kind == "array" else _read_map(items)
     if to.kind == "enum":
         return _read_enum(written, to)
     raw = _read_raw(written, to)
     convert = converter(to, written)
-    return raw if convert is None else _converted(raw, convert)
+    return raw if convert is None else _reader_with_conversion(raw, convert)
 
 
-def _mismatch(written: AvroType, to: AvroType) -> AvroError:
+def _mismatch_error(written: AvroType, to: AvroType) -> AvroError:
     """Build the error that one type cannot be read as another."""
     return AvroError(f"{written} is not {to}")
 
 
-def _resolves(written: AvroType, to: AvroType) -> bool:
+def _may_be_read_as(written: AvroType, to: AvroType) -> bool:
     """Return whether a value of a type other than a union may be read as another."""
     if to.name:
         names = {written.name, written.short_name}
@@ -107,7 +107,9 @@ def _resolves(written: AvroType, to: AvroType) -> bool:
         return written.kind == to.kind and same and written.size == to.size
     if written.kind != to.kind and to.kind not in _PROMOTIONS.get(written.kind, ()):
         return False
-    return None in (_family(written), _family(to)) or _family(written) == _family(to)
+    return None in (_kind_of_time(written), _kind_of_time(to)) or _kind_of_time(
+        written
+    ) == _kind_of_time(to)
 
 
 _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -119,14 +121,14 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _family(avro_type: AvroType) -> str | None:
+def _kind_of_time(avro_type: AvroType) -> str | None:
     """Return what a number with a logical type is of: a date, a time of day, or an instant."""
     if avro_type.logical in ("", "decimal", "uuid"):
         return None
     return avro_type.logical.removeprefix("local-").partition("-")[0]
 
 
-def _converted(raw: Read, convert: Callable[[Any], Any]) -> Read:
+def _reader_with_conversion(raw: Read, convert: Callable[[Any], Any]) -> Read:
     """Return a function that reads a value and converts it."""
 
     def read(message: bytes, offset: int) -> tuple[Any, int]:
@@ -140,13 +142,13 @@ def _read_raw(written: AvroType, to: AvroType) -> Read:
     """Return the function that reads a primitive or fixed value, promoted to another type."""
     if written.kind == "fixed":
         size = written.size
-        return lambda message, offset: _take(message, offset, size)
+        return lambda message, offset: _take_bytes(message, offset, size)
     kind = written.kind
     if {kind, to.kind} == {"string", "bytes"}:
         kind = to.kind
     raw = _RAW[kind]
     if kind in INT_BOUNDS and to.kind in ("float", "double"):
-        return _converted(raw, float)
+        return _reader_with_conversion(raw, float)
     return raw
 
 
@@ -200,26 +202,26 @@ def _read_double(message: bytes, offset: int) -> tuple[float, int]:
 
 def _read_bytes(message: bytes, offset: int) -> tuple[bytes, int]:
     size, offset = _read_long(message, offset)
-    return _take(message, offset, size)
+    return _take_bytes(message, offset, size)
 
 
 def _read_string(message: bytes, offset: int) -> tuple[str, int]:
     size, offset = _read_long(message, offset)
     end = offset + size
     if size < 0 or end > len(message):
-        raise _truncated()
+        raise _truncated_error()
     return message[offset:end].decode(), end
 
 
-def _take(message: bytes, offset: int, size: int) -> tuple[bytes, int]:
+def _take_bytes(message: bytes, offset: int, size: int) -> tuple[bytes, int]:
     """Return the next `size` bytes."""
     end = offset + size
     if size < 0 or end > len(message):
-        raise _truncated()
+        raise _truncated_error()
     return message[offset:end], end
 
 
-def _truncated() -> AvroError:
+def _truncated_error() -> AvroError:
     """Build the error that a message ends within a value."""
     return AvroError("it ends within a value")
 
@@ -267,9 +269,9 @@ def _read_union(written: AvroType, to: AvroType, names: Sequence[str] | None) ->
     parts = []
     for branch in written.branches:
         try:
-            parts.append(_read(branch, to, names))
+            parts.append(_compile_read(branch, to, names))
         except AvroError as error:
-            parts.append(_failing(str(error)))
+            parts.append(_failing_reader(str(error)))
     count = len(parts)
 
     def read(message: bytes, offset: int) -> tuple[Any, int]:
@@ -289,7 +291,7 @@ def _read_block(message: bytes, offset: int, size: int, before: int) -> tuple[in
         count = -count
         _, offset = _read_long(message, offset)
     if count * size > len(message) - offset:
-        raise _truncated()
+        raise _truncated_error()
     if not size and before + count > _MAX_EMPTY:
         raise AvroError(f"an array has more than {_MAX_EMPTY} items that take no bytes")
     return count, offset
@@ -351,11 +353,11 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
         if part.name in places:
             place = places[part.name]
             try:
-                steps.append((place, _read(part.type, fields[wanted[place]].type)))
+                steps.append((place, _compile_read(part.type, fields[wanted[place]].type)))
             except AvroError as error:
                 raise _in_field(wanted[place], error) from None
         else:
-            steps.append((len(labels), _skipping(part.type)))
+            steps.append((len(labels), _skipping_reader(part.type)))
             labels.append(part.name)
     width, has_skipped = len(wanted), len(labels) > len(wanted)
     blank += [None] * (len(labels) - width)  # of fields that are skipped
@@ -377,13 +379,13 @@ def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -
 def _in_field(name: str, error: Exception) -> AvroError:
     """Build the error that a field of a record cannot be read or written."""
     if isinstance(error, IndexError | StructError):
-        error = _truncated()
+        error = _truncated_error()
     elif isinstance(error, UnicodeError):
         error = AvroError("its text is not valid Unicode")
     return AvroError(f"field {name!r}: {error}")
 
 
-def _skipping(avro_type: AvroType) -> Read:
+def _skipping_reader(avro_type: AvroType) -> Read:
     """Return the function that passes over a value."""
     if avro_type.kind in ("string", "bytes"):
         return _read_bytes
@@ -394,7 +396,7 @@ def _skipping(avro_type: AvroType) -> Read:
     if avro_type.kind in _RAW:
         return _RAW[avro_type.kind]
     if avro_type.kind == "union" and all(part.kind in _RAW for part in avro_type.branches):
-        parts = tuple(map(_skipping, avro_type.branches))
+        parts = tuple(map(_skipping_reader, avro_type.branches))
 
         def read(message: bytes, offset: int) -> tuple[None, int]:
             index, offset = _read_index(message, offset, len(parts), "type")
@@ -427,7 +429,7 @@ def _skip_nested(avro_type: AvroType, message: bytes, offset: int) -> int:
                 # Without items that are left, the next block follows.
                 pending += [(part, count - 1), (part.items, -1)]
         else:
-            _, offset = _skipping(part)(message, offset)
+            _, offset = _skipping_reader(part)(message, offset)
     return offset
 
 
@@ -447,14 +449,16 @@ def compile_writer(avro_type: AvroType, names: Sequence[str] | None = None) -> W
     if avro_type.items is not None:
         return _write_items(avro_type, compile_writer(avro_type.items))
     if avro_type.kind == "enum":
-        indexes = {symbol: _varint(index) for index, symbol in enumerate(avro_type.symbols)}
-        return lambda value, out: out.extend(_known(indexes, value, avro_type))
-    convert = _unconverter(avro_type)
+        indexes = {symbol: _zigzag_varint(index) for index, symbol in enumerate(avro_type.symbols)}
+        return lambda value, out: out.extend(_encoded_symbol(indexes, value, avro_type))
+    convert = _converter_to_underlying(avro_type)
     if avro_type.kind == "fixed":
-        return lambda value, out: out.extend(_sized(convert(value), avro_type))
+        return lambda value, out: out.extend(_checked_fixed(convert(value), avro_type))
     if avro_type.kind in INT_BOUNDS:
         bound = INT_BOUNDS[avro_type.kind]
-        return lambda value, out: out.extend(_varint(_bounded(convert(value), bound, avro_type)))
+        return lambda value, out: out.extend(
+            _zigzag_varint(_checked_integer(convert(value), bound, avro_type))
+        )
     write = _WRITERS[avro_type.kind]
     return (lambda value, out: write(convert(value), out)) if avro_type.logical else write
 
@@ -463,8 +467,8 @@ def _write_union(avro_type: AvroType) -> Write:
     """Return the function that writes null or the other type of a union."""
     nulls = [i for i, part in enumerate(avro_type.branches) if part.kind == "null"]
     (other,) = [i for i, part in enumerate(avro_type.branches) if part.kind != "null"]
-    index, write = _varint(other), compile_writer(avro_type.branches[other])
-    null = _varint(nulls[0]) if nulls else None
+    index, write = _zigzag_varint(other), compile_writer(avro_type.branches[other])
+    null = _zigzag_varint(nulls[0]) if nulls else None
 
     def write_union(value: Any, out: bytearray) -> None:
         if value is None and null is not None:
@@ -483,11 +487,11 @@ def _write_record(avro_type: AvroType, names: Sequence[str] | None) -> Write:
     for part in avro_type.fields:
         write = compile_writer(part.type)
         place = wanted.index(part.name) if part.name in wanted else -1
-        steps.append((part.name, place, write if place >= 0 else _constant(part, write)))
+        steps.append((part.name, place, write if place >= 0 else _write_default(part, write)))
 
     def write_record(value: Any, out: bytearray) -> None:
         if value is None:
-            raise _misfit(value, avro_type)
+            raise _misfit_error(value, avro_type)
         if isinstance(value, dict):
             value = [value.get(name) for name, _, _ in steps]
         name = ""
@@ -500,7 +504,7 @@ def _write_record(avro_type: AvroType, names: Sequence[str] | None) -> Write:
     return write_record
 
 
-def _constant(part: AvroField, write: Write) -> Write:
+def _write_default(part: AvroField, write: Write) -> Write:
     """Return the function that writes a field's default; raise if it has none."""
     if not part.has_default:
         raise AvroError(f"field {part.name!r} has no column, and no default")
@@ -515,9 +519,9 @@ def _write_items(avro_type: AvroType, write: Write) -> Write:
 
     def write_items(value: Any, out: bytearray) -> None:
         if value is None:
-            raise _misfit(value, avro_type)
+            raise _misfit_error(value, avro_type)
         if value:
-            out += _varint(len(value))
+            out += _zigzag_varint(len(value))
             for item in value.items() if isinstance(value, dict) else value:
                 if is_map:
                     _write_string(item[0], out)
@@ -527,7 +531,7 @@ def _write_items(avro_type: AvroType, write: Write) -> Write:
     return write_items
 
 
-def _varint(number: int) -> bytes:
+def _zigzag_varint(number: int) -> bytes:
     """Encode an integer as a zigzag varint."""
     left = number << 1 if number >= 0 else (-number << 1) - 1
     if left < 128:
@@ -573,7 +577,7 @@ def _write_double(value: Any, out: bytearray) -> None:
 def _write_bytes(value: Any, out: bytearray) -> None:
     if not isinstance(value, bytes):
         raise AvroError(f"{value!r} is not bytes")
-    out += _varint(len(value))
+    out += _zigzag_varint(len(value))
     out += value
 
 
@@ -581,7 +585,7 @@ def _write_string(value: Any, out: bytearray) -> None:
     if not isinstance(value, str):
         raise AvroError(f"{value!r} is not a string")
     encoded = value.encode()
-    out += _varint(len(encoded))
+    out += _zigzag_varint(len(encoded))
     out += encoded
 
 
@@ -595,34 +599,34 @@ _WRITERS: Final[Mapping[str, Write]] = {
 }
 
 
-def _misfit(value: Any, avro_type: AvroType) -> AvroError:
+def _misfit_error(value: Any, avro_type: AvroType) -> AvroError:
     """Build the error that a value cannot be written as a type."""
     return AvroError(f"{value!r} is not of type {avro_type}")
 
 
-def _known(indexes: Mapping[str, bytes], value: Any, avro_type: AvroType) -> bytes:
+def _encoded_symbol(indexes: Mapping[str, bytes], value: Any, avro_type: AvroType) -> bytes:
     """Return the encoded number of a symbol."""
     encoded = indexes.get(value)
     if encoded is None:
-        raise _misfit(value, avro_type)
+        raise _misfit_error(value, avro_type)
     return encoded
 
 
-def _sized(value: Any, avro_type: AvroType) -> bytes:
+def _checked_fixed(value: Any, avro_type: AvroType) -> bytes:
     """Return the bytes of a fixed; raise if there are more or fewer than it has."""
     if not isinstance(value, bytes) or len(value) != avro_type.size:
-        raise _misfit(value, avro_type)
+        raise _misfit_error(value, avro_type)
     return value
 
 
-def _bounded(value: Any, bound: int, avro_type: AvroType) -> int:
+def _checked_integer(value: Any, bound: int, avro_type: AvroType) -> int:
     """Return an integer; raise if the type cannot hold it."""
     if type(value) is not int or not -bound <= value < bound:
-        raise _misfit(value, avro_type)
+        raise _misfit_error(value, avro_type)
     return value
 
 
-def _unconverter(avro_type: AvroType) -> Callable[[Any], Any]:
+def _converter_to_underlying(avro_type: AvroType) -> Callable[[Any], Any]:
     """Return the conversion of a value, as Python or Arrow has it, to the underlying type's."""
     if avro_type.logical == "decimal":
         return lambda value: _decimal_bytes(value, avro_type)
@@ -636,10 +640,10 @@ def _unconverter(avro_type: AvroType) -> Callable[[Any], Any]:
         return lambda value: value
     per = 1000 if avro_type.logical.endswith("millis") else 1
     times = (dt.datetime, dt.time)
-    return lambda value: _micros(value) // per if isinstance(value, times) else value
+    return lambda value: _time_as_microseconds(value) // per if isinstance(value, times) else value
 
 
-def _micros(value: dt.datetime | dt.time) -> int:
+def _time_as_microseconds(value: dt.datetime | dt.time) -> int:
     """Return the microseconds of a time of day, or of a time since 1970 in UTC."""
     if isinstance(value, dt.time):
         whole = (value.hour * 60 + value.minute) * 60 + value.second
@@ -652,7 +656,7 @@ def _micros(value: dt.datetime | dt.time) -> int:
 def _decimal_bytes(value: Any, avro_type: AvroType) -> bytes:
     """Return the bytes of a decimal; raise if it has too many digits."""
     if not isinstance(value, Decimal):
-        raise _misfit(value, avro_type)
+        raise _misfit_error(value, avro_type)
     scaled = value.scaleb(avro_type.scale, _EXACT)
     number = int(scaled)
     if number != scaled or abs(number) >= 10**avro_type.precision:

@@ -53,7 +53,7 @@ class AvroMessages(MessageFormat):
         subject: str | None,
     ) -> None:
         self._text = _schema_text(schema)
-        if _parse(self._text).kind != "record":
+        if _parse_schema(self._text).kind != "record":
             raise InvalidFlowError(
                 "The Avro format was given a schema that is not of a record.",
                 remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
@@ -61,13 +61,13 @@ class AvroMessages(MessageFormat):
         self._schemas = None if registry is None else as_schemas(registry)
         self._subject = subject
         try:
-            self._schema = to_arrow_schema(_parse(self._text))
-            check_defaults(_parse(self._text))
+            self._schema = to_arrow_schema(_parse_schema(self._text))
+            check_defaults(_parse_schema(self._text))
         except (AvroError, RecursionError) as error:
             raise _invalid_schema(error) from None
 
     def __repr__(self) -> str:
-        return f"gw.formats.avro({_parse(self._text).name!r})"
+        return f"gw.formats.avro({_parse_schema(self._text).name!r})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,7 +86,7 @@ class AvroMessages(MessageFormat):
                 continue
             begin = value[:skip]
             if begin not in readers:
-                readers[begin] = self._reader(value, names)
+                readers[begin] = self._message_reader(value, names)
             try:
                 row, end = readers[begin](value, skip)
             except (IndexError, StructError):
@@ -100,7 +100,7 @@ class AvroMessages(MessageFormat):
             for field, column in zip(schema, columns, strict=True)
         ]
 
-    def _reader(self, value: bytes, names: tuple[str, ...]) -> Read:
+    def _message_reader(self, value: bytes, names: tuple[str, ...]) -> Read:
         """Return the function that reads messages with the schema of this one."""
         if self._schemas is None:
             return _compiled_reader(self._text, self._text, names)
@@ -115,7 +115,7 @@ class AvroMessages(MessageFormat):
         try:
             write = _compiled_writer(self._text, tuple(rows.schema.names))
             columns = [
-                _values(column, self._schema.field(name).type)
+                _values_to_write(column, self._schema.field(name).type)
                 for name, column in zip(rows.schema.names, rows.columns, strict=True)
             ]
             written: list[Value] = []
@@ -134,7 +134,7 @@ class AvroMessages(MessageFormat):
         check_fields(schema, self._schema, where, "the Avro record")
 
 
-def _values(column: pa.Array, dtype: pa.DataType) -> list[Any]:
+def _values_to_write(column: pa.Array, dtype: pa.DataType) -> list[Any]:
     """Return a column's values to write; times as numbers in the units of `dtype`."""
     kinds = (pa.types.is_timestamp, pa.types.is_time, pa.types.is_date)
     if not any(all(map(kind, (column.type, dtype))) for kind in kinds):
@@ -158,7 +158,7 @@ def _schema_text(schema: object) -> str:
     """Return a user's Avro schema as JSON text; raise if it is not valid."""
     try:
         text = schema_text(schema)
-        _parse(text)
+        _parse_schema(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise _invalid_schema(error) from None
     return text
@@ -173,7 +173,7 @@ def _invalid_schema(error: Exception) -> InvalidFlowError:
 
 
 @lru_cache(maxsize=1024)
-def _parse(text: str) -> AvroType:
+def _parse_schema(text: str) -> AvroType:
     """Parse the JSON text of an Avro schema; cached."""
     return parse_schema(text)
 
@@ -182,13 +182,13 @@ def _parse(text: str) -> AvroType:
 def _compiled_reader(written: str, record: str, names: tuple[str, ...]) -> Read:
     """Compile the function that reads messages of a schema by another; cached."""
     try:
-        parsed = _parse(written)
+        parsed = _parse_schema(written)
     except AvroError as error:
         raise AvroError(f"the schema that it was written by is not valid: {error}") from None
-    return compile_reader(parsed, _parse(record), names)
+    return compile_reader(parsed, _parse_schema(record), names)
 
 
 @lru_cache(maxsize=256)
 def _compiled_writer(record: str, names: tuple[str, ...]) -> Write:
     """Compile the function that writes a schema's records from some columns; cached."""
-    return compile_writer(_parse(record), names)
+    return compile_writer(_parse_schema(record), names)

@@ -149,40 +149,44 @@ class _Parser:
     def parse(self, schema: Any, namespace: str, where: str) -> AvroType:
         """Parse a schema within a namespace; `where`: path of the field, for errors."""
         if isinstance(schema, str):
-            return self._reference(schema, namespace, where)
+            return self._resolve_name(schema, namespace, where)
         if isinstance(schema, list):
-            return self._union(schema, namespace, where)
+            return self._parse_union(schema, namespace, where)
         if not isinstance(schema, dict):
-            raise _invalid(where, f"a schema is text, a list or an object, not {schema!r}")
+            raise _invalid_schema_error(
+                where, f"a schema is text, a list or an object, not {schema!r}"
+            )
         kind = schema.get("type")
         if isinstance(kind, dict | list):  # a type in brackets of its own
             return self.parse(kind, namespace, where)
         if kind in PRIMITIVES:
-            return _annotated(AvroType(kind=kind), schema)
+            return _with_logical_type(AvroType(kind=kind), schema)
         if kind in ("array", "map"):
             part = "items" if kind == "array" else "values"
             if part not in schema:
-                raise _invalid(where, f"the {kind} has no {part!r}")
+                raise _invalid_schema_error(where, f"the {kind} has no {part!r}")
             return AvroType(kind=kind, items=self.parse(schema[part], namespace, f"{where}[]"))
         if kind in ("record", "error", "enum", "fixed"):
             return self._named_type(schema, kind, namespace, where)
-        return self._reference(kind, namespace, where)
+        return self._resolve_name(kind, namespace, where)
 
-    def _reference(self, name: Any, namespace: str, where: str) -> AvroType:
+    def _resolve_name(self, name: Any, namespace: str, where: str) -> AvroType:
         """Return the primitive or named type `name`."""
         if name in PRIMITIVES:
             return AvroType(kind=name)
         known = self._named.get(_full_name(name, namespace)) if isinstance(name, str) else None
         if known is None:
-            raise _invalid(where, f"the type {name!r} is not known there")
+            raise _invalid_schema_error(where, f"the type {name!r} is not known there")
         return known
 
-    def _union(self, schema: list[Any], namespace: str, where: str) -> AvroType:
+    def _parse_union(self, schema: list[Any], namespace: str, where: str) -> AvroType:
         """Parse a union; raise if it has a union, or a type twice."""
         branches = tuple(self.parse(part, namespace, where) for part in schema)
         names = [part.name or part.kind for part in branches]
         if "union" in names or len(set(names)) < len(names):
-            raise _invalid(where, f"the union of {', '.join(names)} has a union, or a type twice")
+            raise _invalid_schema_error(
+                where, f"the union of {', '.join(names)} has a union, or a type twice"
+            )
         return AvroType(kind="union", branches=branches)
 
     def _named_type(
@@ -191,13 +195,13 @@ class _Parser:
         """Parse a record, enum or fixed, and remember it by its name."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
-            raise _invalid(where, f"the {kind} has no name")
+            raise _invalid_schema_error(where, f"the {kind} has no name")
         within = schema.get("namespace", namespace) or ""
         full = _full_name(name, within)
         if full in self._named or full in PRIMITIVES:
-            raise _invalid(where, f"the name {full!r} stands for another type already")
+            raise _invalid_schema_error(where, f"the name {full!r} stands for another type already")
         namespace = full.rpartition(".")[0]
-        written = _names(schema.get("aliases") or [], where)
+        written = _checked_names(schema.get("aliases") or [], where)
         aliases = (*written, *(_full_name(alias, namespace) for alias in written))
         parsed = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
         parsed.connect_name = _connect_name(schema)
@@ -205,39 +209,39 @@ class _Parser:
         if kind == "fixed":
             parsed.size = schema.get("size", -1)
             if type(parsed.size) is not int or parsed.size < 0:
-                raise _invalid(where, f"the fixed {full} has no valid size")
-            return _annotated(parsed, schema)
+                raise _invalid_schema_error(where, f"the fixed {full} has no valid size")
+            return _with_logical_type(parsed, schema)
         if kind == "enum":
-            parsed.symbols = _names(schema.get("symbols"), where)
+            parsed.symbols = _checked_names(schema.get("symbols"), where)
             parsed.symbol = schema.get("default")
             if len(set(parsed.symbols)) < len(parsed.symbols):
-                raise _invalid(where, f"the enum {full} has a symbol twice")
+                raise _invalid_schema_error(where, f"the enum {full} has a symbol twice")
             if parsed.symbol is not None and parsed.symbol not in parsed.symbols:
-                raise _invalid(
+                raise _invalid_schema_error(
                     where, f"the enum {full} has no symbol {parsed.symbol!r}, its default"
                 )
             return parsed
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise _invalid(where, f"the record {full} has no fields")
+            raise _invalid_schema_error(where, f"the record {full} has no fields")
         for part in fields:
-            parsed.fields.append(self._field(part, namespace, where or parsed.short_name))
+            parsed.fields.append(self._parse_field(part, namespace, where or parsed.short_name))
         names = [part.name for part in parsed.fields]
         if len(set(names)) < len(names):
-            raise _invalid(where, f"the record {full} has a field twice")
+            raise _invalid_schema_error(where, f"the record {full} has a field twice")
         return parsed
 
-    def _field(self, schema: Any, namespace: str, where: str) -> AvroField:
+    def _parse_field(self, schema: Any, namespace: str, where: str) -> AvroField:
         """Parse a field of a record."""
         if not isinstance(schema, dict) or not isinstance(schema.get("name"), str):
-            raise _invalid(where, "a field has no name")
+            raise _invalid_schema_error(where, "a field has no name")
         name = schema["name"]
         path = f"{where}.{name}"
         if "type" not in schema:
-            raise _invalid(path, "the field has no type")
+            raise _invalid_schema_error(path, "the field has no type")
         return AvroField(
             name=name,
-            aliases=_names(schema.get("aliases") or [], path),
+            aliases=_checked_names(schema.get("aliases") or [], path),
             type=self.parse(schema["type"], namespace, path),
             has_default="default" in schema,
             default=schema.get("default"),
@@ -251,14 +255,14 @@ def _full_name(name: str, namespace: str) -> str:
     return f"{namespace}.{name}" if namespace else name
 
 
-def _names(value: Any, where: str) -> tuple[str, ...]:
+def _checked_names(value: Any, where: str) -> tuple[str, ...]:
     """Return a list of names as a tuple; raise if it is none."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise _invalid(where, f"{value!r} is not a list of names")
+        raise _invalid_schema_error(where, f"{value!r} is not a list of names")
     return tuple(value)
 
 
-def _annotated(parsed: AvroType, schema: Mapping[str, Any]) -> AvroType:
+def _with_logical_type(parsed: AvroType, schema: Mapping[str, Any]) -> AvroType:
     """Add the logical type of a schema to its type, if it fits, and Connect's name."""
     parsed.connect_name = _connect_name(schema)
     logical = schema.get("logicalType")
@@ -286,7 +290,7 @@ def _connect_name(schema: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _invalid(where: str, why: str) -> AvroError:
+def _invalid_schema_error(where: str, why: str) -> AvroError:
     """Build the error that a schema is not valid; `where`: path of the field, if known."""
     return AvroError(f"{where}: {why}" if where else why)
 
@@ -352,9 +356,16 @@ def converter(avro_type: AvroType, written: AvroType | None = None) -> Callable[
             1000 if avro_type.logical == "time-micros" and source.logical == "time-millis" else 1
         )
         return lambda raw: _time_of_day(raw * factor, DAY[avro_type.logical], avro_type.logical)
-    given, wanted = source.logical.rpartition("-")[2], avro_type.logical.rpartition("-")[2]
-    if "timestamp" in avro_type.logical and "timestamp" in source.logical and given != wanted:
-        return lambda raw: raw * _PER_SECOND[wanted] // _PER_SECOND[given]
+    given_unit, wanted_unit = (
+        source.logical.rpartition("-")[2],
+        avro_type.logical.rpartition("-")[2],
+    )
+    if (
+        "timestamp" in avro_type.logical
+        and "timestamp" in source.logical
+        and given_unit != wanted_unit
+    ):
+        return lambda raw: raw * _PER_SECOND[wanted_unit] // _PER_SECOND[given_unit]
     return None
 
 
@@ -396,13 +407,13 @@ def to_default(avro_type: AvroType, default: Any, where: str) -> Any:
                 return to_default(branch, default, where)
             except AvroError:
                 continue
-        raise _invalid(where, f"the default {default!r} is of no type of the union")
+        raise _invalid_schema_error(where, f"the default {default!r} is of no type of the union")
     convert = converter(avro_type)
     raw = _raw_default(avro_type, default, where)
     try:
         return raw if convert is None else convert(raw)
     except ValueError as error:
-        raise _invalid(where, f"the default {default!r}: {error}") from None
+        raise _invalid_schema_error(where, f"the default {default!r}: {error}") from None
 
 
 def _raw_default(avro_type: AvroType, default: Any, where: str) -> Any:
@@ -432,7 +443,7 @@ def _raw_default(avro_type: AvroType, default: Any, where: str) -> Any:
         or (bound and type(default) is int and -bound <= default < bound)
     ):
         return default
-    raise _invalid(where, f"the default {default!r} is not of type {avro_type}")
+    raise _invalid_schema_error(where, f"the default {default!r} is not of type {avro_type}")
 
 
 def _field_default(part: AvroField, default: Mapping[str, Any], where: str) -> Any:
@@ -442,7 +453,7 @@ def _field_default(part: AvroField, default: Mapping[str, Any], where: str) -> A
         return to_default(part.type, default[part.name], path)
     if part.has_default:
         return to_default(part.type, part.default, path)
-    raise _invalid(path, "the record's default has no value for the field")
+    raise _invalid_schema_error(path, "the record's default has no value for the field")
 
 
 def check_defaults(record: AvroType) -> None:

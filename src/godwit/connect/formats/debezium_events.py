@@ -83,7 +83,7 @@ class JsonEvents:
     """Reader of events in JSON."""
 
     def __init__(self, layout: EventLayout) -> None:
-        self._layout, self._usual = layout, layout.usual_types()
+        self._layout, self._usual_types = layout, layout.usual_types()
         self._decode = _envelope_decoder(layout).decode
 
     def events(self, values: Sequence[Value]) -> tuple[list[Any], list[Types]]:
@@ -91,16 +91,18 @@ class JsonEvents:
         if None not in values:
             decoded = list(map(self._decode, values))  # type: ignore[arg-type]
             if all([envelope.op is not None for envelope in decoded]):  # noqa: C419  faster
-                return decoded, [self._usual] * len(decoded)
-        pairs = [(None, self._usual) if value is None else self.event(value) for value in values]
+                return decoded, [self._usual_types] * len(decoded)
+        pairs = [
+            (None, self._usual_types) if value is None else self.event(value) for value in values
+        ]
         return [envelope for envelope, _ in pairs], [types for _, types in pairs]
 
     def event(self, value: bytes) -> tuple[Any, Types]:
         """Return envelope and semantic types of an event; no envelope of a null payload."""
         envelope = self._decode(value)
         if envelope.op is not None:
-            return envelope, self._usual
-        types = self._usual
+            return envelope, self._usual_types
+        types = self._usual_types
         if envelope.schema is not msgspec.UNSET:
             types = self._types_in(envelope.schema, "after")
         if envelope.payload is not msgspec.UNSET:
@@ -114,11 +116,11 @@ class JsonEvents:
         decoded = _key_decoder(self._layout.table).decode(key)
         if decoded.payload is not msgspec.UNSET and decoded.payload is not None:
             return decoded.payload, self._types_in(decoded.schema, None)
-        return _key_row_decoder(self._layout.table).decode(key), self._usual
+        return _key_row_decoder(self._layout.table).decode(key), self._usual_types
 
     def names(self, texts: Sequence[Value], types: Types, column: str) -> bool:
         """Return whether a message has a column; `texts`: value and key, `types`: of its row."""
-        if types is not self._usual:  # those of a schema
+        if types is not self._usual_types:  # those of a schema
             return column in types
         for text in texts:
             with contextlib.suppress(msgspec.DecodeError):  # of a key that is not JSON
@@ -132,8 +134,8 @@ class JsonEvents:
     def _types_in(self, schema: Any, part: str | None) -> Types:
         """Return the semantic types of a schema; `part`: field of it that is the row's."""
         if schema is msgspec.UNSET:
-            return self._usual
-        return _types_of_schema(bytes(schema), part, self._layout.usual) or self._usual
+            return self._usual_types
+        return _types_of_schema(bytes(schema), part, self._layout.usual) or self._usual_types
 
 
 @lru_cache(maxsize=64)
@@ -196,22 +198,22 @@ _schema_decoder: Final = msgspec.json.Decoder(_SchemaField | None)
 
 @lru_cache(maxsize=256)
 def _types_of_schema(
-    text: bytes, part: str | None, usual: tuple[tuple[str, str], ...]
+    text: bytes, row_field: str | None, default_types: tuple[tuple[str, str], ...]
 ) -> Types | None:
     """Return the semantic types of a schema's columns; ``None`` of a null schema.
 
-    `part`: field of the schema that is the row's; ``None``: it is the row's itself. `usual`: types
-    of columns that the schema does not name.
+    `row_field`: field of the schema that is the row's; ``None``: it is the row's itself.
+    `default_types`: types of columns for which the schema names none.
     """
     schema = _schema_decoder.decode(text)
     if schema is None:
         return None
-    if part is not None:
-        schema = next((f for f in schema.fields or () if f.field == part), _SchemaField())
-    known, types = dict(usual), {}
+    if row_field is not None:
+        schema = next((f for f in schema.fields or () if f.field == row_field), _SchemaField())
+    type_if_unnamed, types = dict(default_types), {}
     for field in schema.fields or ():
         if field.field is not None:
-            types[field.field] = _type_of(field, known.get(field.field))
+            types[field.field] = _type_of(field, type_if_unnamed.get(field.field))
             if field.items is not None:
                 types[f"{field.field}[]"] = _type_of(field.items, None)
     return types
@@ -244,14 +246,14 @@ class AvroEvents:
         if value[:1] != b"\0":
             return self._json.event(value)
         read, types = _envelope_reader(self._schema_text(value), self._layout)
-        return _whole(read, value), types
+        return _read_whole_message(read, value), types
 
     def key(self, key: bytes) -> tuple[Any, Types]:
         """Return the row that a message's key has, and its semantic types."""
         if key[:1] != b"\0":
             return self._json.key(key)
         read, types = _key_reader(self._schema_text(key), self._layout)
-        return _whole(read, key), types
+        return _read_whole_message(read, key), types
 
     def names(self, texts: Sequence[Value], types: Types, column: str) -> bool:
         """Return whether a message has a column; see `JsonEvents.names`."""
@@ -262,7 +264,7 @@ class AvroEvents:
         return self._schemas.text(parse_frame(message)[0])
 
 
-def _whole(read: Callable[[bytes, int], tuple[Any, int]], message: bytes) -> Any:
+def _read_whole_message(read: Callable[[bytes, int], tuple[Any, int]], message: bytes) -> Any:
     """Return the value that a whole framed message has."""
     try:
         value, end = read(message, FRAME_BYTES)
@@ -293,22 +295,25 @@ def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
             msg = f"it is not an event of a table: its 'after' is {fields[name].type}, not a record"
             raise ValueError(msg)
         if record is None or name == "op":
-            wanted.append(_unannotated(name, fields.get(name)))
+            wanted.append(_field_without_logical_types(name, fields.get(name)))
             makes.append(None)
             continue
         if name in ("before", "after"):
-            part, make, types = _row_reader(record, layout)
+            part, make_row, types = _row_reader(record, layout)
         else:
             names = layout.source if name == "source" else layout.transaction
-            part, make = _part(record, names), _part_class(name, names)
-        wanted.append(_field(name, _optional(fields[name].type, part)))
-        makes.append(_or_none(make))
-    read = compile_reader(written, _like(written, wanted))
+            part, make_row = _record_of_fields(record, names), _part_class(name, names)
+        wanted.append(_nullable_field(name, _like_writer_with_null(fields[name].type, part)))
+        makes.append(_or_none(make_row))
+    read = compile_reader(written, _record_with_fields(written, wanted))
 
     def read_envelope(message: bytes, offset: int) -> tuple[Any, int]:
         """Return an envelope, and the offset after it."""
         values, offset = read(message, offset)
-        parts = [v if make is None else make(v) for make, v in zip(makes, values, strict=True)]
+        parts = [
+            v if make_row is None else make_row(v)
+            for make_row, v in zip(makes, values, strict=True)
+        ]
         return envelope(*parts), offset
 
     return read_envelope, types
@@ -318,13 +323,13 @@ def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
 def _key_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
     """Return the function that reads keys of a writer's schema, and their semantic types."""
     written = parse_schema(text)
-    record, make, types = _row_reader(written, layout)
+    record, make_row, types = _row_reader(written, layout)
     read = compile_reader(written, record)
 
     def read_key(message: bytes, offset: int) -> tuple[Any, int]:
         """Return the row of a key, and the offset after it."""
         values, offset = read(message, offset)
-        return make(values), offset
+        return make_row(values), offset
 
     return read_key, types
 
@@ -333,48 +338,52 @@ def _row_reader(
     written: AvroType, layout: EventLayout
 ) -> tuple[AvroType, Callable[[Any], Any], Types]:
     """Return the schema to read rows by, a function from its values to a row, and types."""
-    part = _part(written, tuple(layout.table.names))
-    usual, types, plain = dict(layout.usual), {}, {}
-    for place, name in enumerate(layout.table.names):
+    row_type = _record_of_fields(written, tuple(layout.table.names))
+    default_types, types, converters = dict(layout.usual), {}, {}
+    for position, name in enumerate(layout.table.names):
         source = next((f.type for f in written.fields if f.name == name), None)
         if source is not None:
             inner = _not_null(source)
-            types[name] = _semantic_of(inner, usual.get(name))
+            types[name] = _semantic_of(inner, default_types.get(name))
             if inner.items is not None:
                 types[f"{name}[]"] = _semantic_of(_not_null(inner.items), None)
-            if (make := _plain_values(source)) is not None:
-                plain[place] = make
-    row = _row_class(layout.table)
-    if not plain:
-        return part, lambda values: row(*values), types
+            if (convert := _plain_values(source)) is not None:
+                converters[position] = convert
+    row_class = _row_class(layout.table)
+    if not converters:
+        return row_type, lambda values: row_class(*values), types
 
     def make_row(values: Any) -> Any:
         """Return a row, with structs as in JSON."""
         cells = [*values]
-        for place, make in plain.items():
-            cells[place] = make(cells[place])
-        return row(*cells)
+        for position, convert in converters.items():
+            cells[position] = convert(cells[position])
+        return row_class(*cells)
 
-    return part, make_row, types
+    return row_type, make_row, types
 
 
-def _part(written: AvroType, names: tuple[str, ...]) -> AvroType:
+def _record_of_fields(written: AvroType, names: tuple[str, ...]) -> AvroType:
     """Return the record to read some fields of another by; those that it does not have are null."""
     fields = {part.name: part for part in written.fields}
-    return _like(written, [_unannotated(name, fields.get(name)) for name in names])
+    return _record_with_fields(
+        written, [_field_without_logical_types(name, fields.get(name)) for name in names]
+    )
 
 
-def _unannotated(name: str, written: AvroField | None) -> AvroField:
+def _field_without_logical_types(name: str, written: AvroField | None) -> AvroField:
     """Return a field with the writer's type, without logical types; null if it has none."""
-    return _field(name, AvroType(kind="null") if written is None else _without_logic(written.type))
+    return _nullable_field(
+        name, AvroType(kind="null") if written is None else _without_logic(written.type)
+    )
 
 
-def _field(name: str, avro_type: AvroType) -> AvroField:
+def _nullable_field(name: str, avro_type: AvroType) -> AvroField:
     """Return a field to read by, whose default is null."""
     return AvroField(name=name, aliases=(), type=avro_type, has_default=True, default=None)
 
 
-def _like(written: AvroType, fields: list[AvroField]) -> AvroType:
+def _record_with_fields(written: AvroType, fields: list[AvroField]) -> AvroType:
     """Return a record of the same name with other fields."""
     return AvroType(kind="record", name=written.name, fields=fields)
 
@@ -384,15 +393,15 @@ def _without_logic(avro_type: AvroType) -> AvroType:
 
     Records within are read whole, but for those that contain themselves, which no event has.
     """
-    return _rebuilt(avro_type, ())
+    return _without_logical_types(avro_type, ())
 
 
-def _rebuilt(avro_type: AvroType, within: tuple[AvroType, ...]) -> AvroType:
+def _without_logical_types(avro_type: AvroType, within: tuple[AvroType, ...]) -> AvroType:
     """Return a type without logical types; `within`: enclosing records."""
     if avro_type in within:
         raise AvroError(f"the record {avro_type.name} contains itself")
     if avro_type.kind == "union":
-        branches = tuple(_rebuilt(part, within) for part in avro_type.branches)
+        branches = tuple(_without_logical_types(part, within) for part in avro_type.branches)
         return AvroType(kind="union", branches=branches)
     inner = (*within, avro_type)
     return AvroType(
@@ -400,12 +409,15 @@ def _rebuilt(avro_type: AvroType, within: tuple[AvroType, ...]) -> AvroType:
         name=avro_type.name,
         symbols=avro_type.symbols,
         size=avro_type.size,
-        items=None if avro_type.items is None else _rebuilt(avro_type.items, inner),
-        fields=[_field(part.name, _rebuilt(part.type, inner)) for part in avro_type.fields],
+        items=None if avro_type.items is None else _without_logical_types(avro_type.items, inner),
+        fields=[
+            _nullable_field(part.name, _without_logical_types(part.type, inner))
+            for part in avro_type.fields
+        ],
     )
 
 
-def _optional(written: AvroType, record: AvroType) -> AvroType:
+def _like_writer_with_null(written: AvroType, record: AvroType) -> AvroType:
     """Return a record as the writer's type has it: alone, or in a union with null."""
     if written.kind != "union":
         return record
@@ -462,7 +474,9 @@ def _plain_values(written: AvroType) -> Callable[[Any], Any] | None:
             if values is None:
                 return None
             parts = zip(names, makes, values, strict=True)
-            return {name: value if make is None else make(value) for name, make, value in parts}
+            return {
+                name: value if convert is None else convert(value) for name, convert, value in parts
+            }
 
         return to_dict
     if inner.kind == "map":

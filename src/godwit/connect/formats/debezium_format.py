@@ -103,14 +103,14 @@ class DebeziumMessages(MessageFormat):
         self.has_tombstones = tombstones
         self.max_rows = 2 if has_before else 1  # an update is two changes
         self._table, self._key, self._has_before = schema, key, has_before
-        self._include, self._schemas = dict(include), schemas
-        self._check(types)
-        extra = [pa.field(name, _type_of(what)) for what, name in self._include.items()]
+        self._included_fields, self._schemas = dict(include), schemas
+        self._check_columns_and_types(types)
+        extra = [pa.field(name, _type_of(what)) for what, name in self._included_fields.items()]
         signs = [CHANGE] if has_before else [CHANGE, UNCHANGED]
         self._schema = pa.schema([*schema, *extra, *signs])
         for field in schema:
             type_in_event(field)  # which refuses types that events do not have
-        fields = {f for what in self._include for f in _READ.get(what, (what,))}
+        fields = {f for what in self._included_fields for f in _READ.get(what, (what,))}
         self._layout = EventLayout(
             table=schema,
             source=_names_in("source", fields),
@@ -119,27 +119,29 @@ class DebeziumMessages(MessageFormat):
         )
         self._writer = EventWriter(schema, key, dict(types), has_before=has_before)
 
-    def _check(self, types: Mapping[str, str]) -> None:
+    def _check_columns_and_types(self, types: Mapping[str, str]) -> None:
         """Raise for keys that are not columns, names that are taken, and unknown types."""
         names = self._table.names
         where = "gw.formats.debezium"
         if not self._key or (unknown := [name for name in self._key if name not in names]):
-            given = repr(unknown[0]) if self._key else "none"
+            given_text = repr(unknown[0]) if self._key else "none"
             raise InvalidFlowError(
-                f"{where}: the key has {given}, which is not among the columns.",
+                f"{where}: the key has {given_text}, which is not among the columns.",
                 remedy=f'Name the columns of the primary key, as in key="id", of {listing(names)}.',
             )
         reserved = [CHANGE.name] if self._has_before else [CHANGE.name, UNCHANGED.name]
-        taken = [n for n in (*names, *self._include.values()) if n in reserved]
-        every = [*names, *self._include.values()]
-        taken += [name for name in self._include.values() if every.count(name) > 1]
+        taken = [n for n in (*names, *self._included_fields.values()) if n in reserved]
+        every = [*names, *self._included_fields.values()]
+        taken += [name for name in self._included_fields.values() if every.count(name) > 1]
         if taken:
             raise InvalidFlowError(
                 f"{where}: two columns would be called {taken[0]!r}.",
                 remedy=f"{listing(reserved)} are columns of changes. Leave a column of this name "
                 "out, or rename it by a view or Debezium's transforms; name others in include=.",
             )
-        if unknown := [w for w in self._include if w not in INCLUDED and not _FIELD.fullmatch(w)]:
+        if unknown := [
+            w for w in self._included_fields if w not in INCLUDED and not _FIELD.fullmatch(w)
+        ]:
             raise InvalidFlowError(
                 f"{where}: include names {unknown[0]!r}, which events do not have.",
                 remedy=f"They have {listing(list(INCLUDED))}, and fields such as 'source.table' "
@@ -192,7 +194,7 @@ class DebeziumMessages(MessageFormat):
                 f"{where} is to write events of Debezium in Avro, which Godwit only reads.",
                 remedy="Leave registry= out of its format: events are JSON then.",
             )
-        skipped = (CHANGE.name, UNCHANGED.name, *self._include.values())
+        skipped = (CHANGE.name, UNCHANGED.name, *self._included_fields.values())
         rest = pa.schema([field for field in schema if field.name not in skipped])
         check_fields(rest, self._table, where, "the table of the events")
         self._writer.check(where)
@@ -204,8 +206,8 @@ class DebeziumMessages(MessageFormat):
         schema = pa.schema([self._schema.field(name) for name in names])
 
         def read(begin: int, end: int) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-            events = self._events(values[begin:end], keys[begin:end])
-            columns = [self._column(events, field) for field in schema]
+            events = self._signed_rows_of_events(values[begin:end], keys[begin:end])
+            columns = [self._row_column(events, field) for field in schema]
             messages = begin + np.array(events.messages, np.int64)
             if not columns:
                 nothing = pa.array([{}] * len(messages), pa.struct([]))
@@ -223,15 +225,15 @@ class DebeziumMessages(MessageFormat):
 
     # Events
 
-    def _reader(self) -> JsonEvents | AvroEvents:
+    def _event_reader(self) -> JsonEvents | AvroEvents:
         """Return the reader of events."""
         if self._schemas is None:
             return JsonEvents(self._layout)
         return AvroEvents(self._layout, self._schemas)
 
-    def _events(self, values: Sequence[Value], keys: Sequence[Value]) -> _Events:
+    def _signed_rows_of_events(self, values: Sequence[Value], keys: Sequence[Value]) -> _Events:
         """Return the rows, with a sign, that events insert and delete."""
-        reader = self._reader()
+        reader = self._event_reader()
         envelopes, every_type = reader.events(values)
         events = _Events([], [], [], [], [])
         add = events.adding()
@@ -248,13 +250,13 @@ class DebeziumMessages(MessageFormat):
                     msg = f"an event of op {op!r} has no row in 'after'"
                     raise ValueError(msg)
                 if has_before and op == "u":
-                    add(message, envelope, self._before(envelope), -1, types)
+                    add(message, envelope, self._row_before(envelope), -1, types)
                 add(message, envelope, after, 1, types)
             elif op == "d" and has_before:
-                add(message, envelope, self._before(envelope), -1, types)
+                add(message, envelope, self._row_before(envelope), -1, types)
             elif op == "d":
                 key = keys[message] if keys else None
-                row, types = self._deleted(envelope, key, types, reader)  # noqa: PLW2901
+                row, types = self._deleted_row(envelope, key, types, reader)  # noqa: PLW2901
                 add(message, envelope, row, -1, types)
             elif op != "m":  # which is text that a program has put in the log
                 raise ValueError(_unknown_op(op))
@@ -279,7 +281,7 @@ class DebeziumMessages(MessageFormat):
                     msg = f"it has no column {name!r}, which is of the key: was it renamed?"
                     raise ValueError(msg)
 
-    def _before(self, envelope: Any) -> Any:
+    def _row_before(self, envelope: Any) -> Any:
         """Return the row before an update or delete; raise if it is not sent."""
         if envelope.before is None:
             msg = (
@@ -289,7 +291,7 @@ class DebeziumMessages(MessageFormat):
             raise ValueError(msg)
         return envelope.before
 
-    def _deleted(
+    def _deleted_row(
         self, envelope: Any, key: Value, types: Types, reader: JsonEvents | AvroEvents
     ) -> tuple[Any, Types]:
         """Return the row that a delete names: that of 'before', or of the message's key."""
@@ -337,19 +339,19 @@ class DebeziumMessages(MessageFormat):
 
     # Columns
 
-    def _column(self, events: _Events, field: pa.Field) -> pa.Array:
+    def _row_column(self, events: _Events, field: pa.Field) -> pa.Array:
         """Return a column of the rows of events."""
         name = field.name
         if name in self._table.names:
-            return self._values(events, field)
+            return self._table_column(events, field)
         if name == CHANGE.name:
             return pa.array(events.signs, pa.int8())
         if name == UNCHANGED.name:
             return pa.array(self._left_out(events), pa.string())
-        what = next(what for what, other in self._include.items() if other == name)
-        return pa.array(list(map(_metadata(what), events.envelopes)), field.type)
+        what = next(what for what, other in self._included_fields.items() if other == name)
+        return pa.array(list(map(_metadata_reader(what), events.envelopes)), field.type)
 
-    def _values(self, events: _Events, field: pa.Field) -> pa.Array:
+    def _table_column(self, events: _Events, field: pa.Field) -> pa.Array:
         """Return a column of the table."""
         place = f"f{self._table.names.index(field.name)}"
         values = list(map(attrgetter(place), events.rows))
@@ -359,7 +361,9 @@ class DebeziumMessages(MessageFormat):
             values = [v if sign > 0 else None for v, sign in zip(values, signs, strict=True)]
         if has_unavailable(values, field.type):
             values = [
-                self._available(value, events, number, place) if is_unavailable(value) else value
+                self._value_or_former(value, events, number, place)
+                if is_unavailable(value)
+                else value
                 for number, value in enumerate(values)
             ]
         types = events.types
@@ -373,7 +377,7 @@ class DebeziumMessages(MessageFormat):
                 begin = end
         return pa.concat_arrays(parts)
 
-    def _available(self, value: Any, events: _Events, number: int, place: str) -> Any:
+    def _value_or_former(self, value: Any, events: _Events, number: int, place: str) -> Any:
         """Return the value of a column that an event leaves out, if its former row has it."""
         before = events.envelopes[number].before
         if not self._has_before or events.signs[number] < 0 or before is None:
@@ -504,7 +508,7 @@ _METADATA: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def _metadata(what: str) -> Callable[[Any], Any]:
+def _metadata_reader(what: str) -> Callable[[Any], Any]:
     """Return the function that reads an included column from an envelope."""
     if what in _METADATA:
         return _METADATA[what]

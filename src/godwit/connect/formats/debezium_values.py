@@ -144,7 +144,7 @@ def is_unavailable(value: Any) -> bool:
 def converted(values: list[Any], field: pa.Field, types: Types) -> pa.Array:
     """Return values of a column of events as an array; raise `ValueError` if one does not fit."""
     try:
-        return _array(values, field.type, field.name, types)
+        return _array_of_type(values, field.type, field.name, types)
     except ArithmeticError:
         msg = f"column {field.name!r}: a number does not fit {field.type}"
         raise ValueError(msg) from None
@@ -153,13 +153,13 @@ def converted(values: list[Any], field: pa.Field, types: Types) -> pa.Array:
         raise ValueError(msg) from None
 
 
-def _array(values: list[Any], dtype: pa.DataType, name: str, types: Types) -> pa.Array:
+def _array_of_type(values: list[Any], dtype: pa.DataType, name: str, types: Types) -> pa.Array:
     """Return values as an array of a type; `name`: in `types`."""
     semantic = types.get(name, SemanticType())
     if pa.types.is_decimal128(dtype):
-        return _decimals(values, dtype, semantic)
+        return _decimals_of(values, dtype, semantic)
     if is_temporal(dtype) or pa.types.is_duration(dtype):
-        return _times(values, pa.field(name, dtype), semantic.name)
+        return _times_of(values, pa.field(name, dtype), semantic.name)
     if is_binary(dtype):
         return pa.array(_all_bytes(values, semantic.name), dtype)
     try:
@@ -173,7 +173,9 @@ def _array(values: list[Any], dtype: pa.DataType, name: str, types: Types) -> pa
             raise
     lengths = [0 if value is None else len(value) for value in values]
     mask = pa.array([value is None for value in values], pa.bool_())
-    items = _array([i for v in values for i in v or ()], dtype.value_type, f"{name}[]", types)
+    items = _array_of_type(
+        [i for v in values for i in v or ()], dtype.value_type, f"{name}[]", types
+    )
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     return pa.ListArray.from_arrays(ends, items, type=dtype, mask=mask)
 
@@ -233,7 +235,7 @@ _WORD: Final = 8  # bytes of an integer
 _SAFE_DIGITS: Final = 18  # that each integer of a word has
 
 
-def _decimals(values: list[Any], dtype: pa.DataType, semantic: SemanticType) -> pa.Array:
+def _decimals_of(values: list[Any], dtype: pa.DataType, semantic: SemanticType) -> pa.Array:
     """Return decimals: unscaled bytes (in JSON as Base64), numbers or text, as the type says."""
     scale = dtype.scale if semantic.scale is None else semantic.scale
     if semantic.name not in (PLAIN, TEXT) and scale == dtype.scale:
@@ -286,27 +288,27 @@ def _decimal_of(value: Any, semantic: str, scale: int) -> Decimal | None:
     if value is None:
         return None
     if isinstance(value, dict):  # io.debezium.data.VariableScaleDecimal
-        return _unscaled(value["value"], int(value["scale"]))
+        return _decimal_of_unscaled(value["value"], int(value["scale"]))
     if isinstance(value, bytes):
-        return _unscaled(value, scale)
+        return _decimal_of_unscaled(value, scale)
     if isinstance(value, bool):
         msg = f"{value} is not a number"
         raise TypeError(msg)
     if isinstance(value, str):
         if semantic not in (PLAIN, TEXT):
-            return _unscaled(value, scale)
+            return _decimal_of_unscaled(value, scale)
         _check_number(value)
     return Decimal(value)
 
 
-def _unscaled(value: str | bytes, scale: int) -> Decimal:
+def _decimal_of_unscaled(value: str | bytes, scale: int) -> Decimal:
     """Return the decimal of an unscaled value, as two's complement (in JSON as Base64)."""
     raw = _from_base64(value) if isinstance(value, str) else value
     number = int.from_bytes(raw, "big", signed=True)
     return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
 
 
-def _times(values: list[Any], field: pa.Field, semantic: str) -> pa.Array:
+def _times_of(values: list[Any], field: pa.Field, semantic: str) -> pa.Array:
     """Return dates, timestamps and durations: numbers of the semantic type's unit, or texts."""
     dtype = field.type
     try:

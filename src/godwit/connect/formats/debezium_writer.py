@@ -46,7 +46,7 @@ class EventWriter:
     def check(self, where: str) -> None:
         """Raise for semantic types that are read, but not written; `where`: the sink."""
         for name, semantic in self._types.items():
-            if semantic not in _writable(self._table.field(name).type):
+            if semantic not in _writable_semantic_types(self._table.field(name).type):
                 raise InvalidFlowError(
                     f"{where} is to write column {name!r} as {semantic}, which Godwit only reads.",
                     remedy="Give the sink a format without this entry in types=.",
@@ -60,7 +60,7 @@ class EventWriter:
         replaces another one; without that column it may.
         """
         names = rows.schema.names
-        after = self._rows(rows.select([n for n in self._table.names if n in names]))
+        after = self._rows_of_events(rows.select([n for n in self._table.names if n in names]))
         if CHANGE.name not in names:
             return [_ENCODE(_Event(None, row, "c")) for row in after]
         signs = rows.column(CHANGE.name).to_pylist()
@@ -70,12 +70,12 @@ class EventWriter:
             parts = pa.RecordBatch.from_arrays(
                 column.flatten(), schema=pa.schema(list(column.type))
             )
-            before = self._rows(parts) if self._has_before else [None] * len(signs)
+            before = self._rows_of_events(parts) if self._has_before else [None] * len(signs)
         else:
             replaces, before = [True] * len(signs), [None] * len(signs)
         gone = after
         if -1 in signs and not (self._has_before and FORMER in names):  # upserts may have no more
-            gone = self._rows(rows.select(list(self._key)))
+            gone = self._rows_of_events(rows.select(list(self._key)))
         return [
             _ENCODE(
                 _Event(gone[n], None, "d")
@@ -87,19 +87,19 @@ class EventWriter:
             for n, sign in enumerate(signs)
         ]
 
-    def _rows(self, rows: pa.RecordBatch) -> list[Any]:
+    def _rows_of_events(self, rows: pa.RecordBatch) -> list[Any]:
         """Return the rows as events have them."""
         named = [(f"f{i}", Any) for i in range(rows.num_columns)]
         renamed = {f"f{i}": name for i, name in enumerate(rows.schema.names)}
         row = msgspec.defstruct("Row", named, rename=renamed, gc=False)
         columns = [
-            _values(column.cast(self._table.field(name).type), self._types.get(name, ""))
+            _values_for_event(column.cast(self._table.field(name).type), self._types.get(name, ""))
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         ]
         return list(map(row, *columns))
 
 
-def _writable(dtype: pa.DataType) -> frozenset[str]:
+def _writable_semantic_types(dtype: pa.DataType) -> frozenset[str]:
     """Return the semantic types as which columns of a type are written."""
     if pa.types.is_decimal(dtype):
         return frozenset({TEXT, "org.apache.kafka.connect.data.Decimal"})
@@ -115,14 +115,14 @@ _BYTES: Final[Mapping[str, Callable[[bytes], str]]] = {
 }
 
 
-def _values(column: pa.Array, semantic: str) -> list[Any]:
+def _values_for_event(column: pa.Array, semantic: str) -> list[Any]:
     """Return a column's values as events have them."""
     dtype = column.type
     if pa.types.is_list(dtype):
-        items = iter(_values(column.flatten(), ""))
+        items = iter(_values_for_event(column.flatten(), ""))
         return [
             None if size is None else [next(items) for _ in range(size)]
-            for size in _lengths(column)
+            for size in _list_lengths(column)
         ]
     if is_temporal(dtype) or pa.types.is_duration(dtype):
         if pa.types.is_date(dtype):
@@ -134,13 +134,15 @@ def _values(column: pa.Array, semantic: str) -> list[Any]:
         encode = _BYTES[semantic or "base64"]
         return [None if value is None else encode(value) for value in values]
     if pa.types.is_decimal(dtype) and semantic != TEXT:
-        return [None if value is None else _unscaled(value, dtype.scale) for value in values]
+        return [
+            None if value is None else _base64_of_unscaled(value, dtype.scale) for value in values
+        ]
     if pa.types.is_floating(dtype):
         return [v if v is None or math.isfinite(v) else _not_finite(v) for v in values]
     return values
 
 
-def _lengths(column: pa.Array) -> list[int | None]:
+def _list_lengths(column: pa.Array) -> list[int | None]:
     """Return the number of items of each list."""
     lengths: list[int | None] = pa.compute.list_value_length(column).to_pylist()
     return lengths
@@ -151,7 +153,7 @@ def _not_finite(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _unscaled(value: Any, scale: int) -> str:
+def _base64_of_unscaled(value: Any, scale: int) -> str:
     """Return a decimal as Base64 of its unscaled value, in as few bytes as two's complement has."""
     sign, digits, exponent = value.as_tuple()
     number = int("".join(map(str, digits)) or "0") * 10 ** (scale + exponent)

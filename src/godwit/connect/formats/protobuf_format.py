@@ -65,8 +65,10 @@ class ProtobufMessages(MessageFormat):
                     f"The Protobuf format was given the name {message!r} and no descriptors.",
                     remedy="Give descriptors=, or the generated class.",
                 )
-            given = descriptors.read_bytes() if isinstance(descriptors, Path) else descriptors
-            self._name, self._files = message, given
+            descriptor_bytes = (
+                descriptors.read_bytes() if isinstance(descriptors, Path) else descriptors
+            )
+            self._name, self._files = message, descriptor_bytes
         else:
             described = message.DESCRIPTOR
             self._name, self._files = described.full_name, _descriptor_files(described.file)
@@ -110,26 +112,26 @@ class ProtobufMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         """Encode each row as a message, with the framing of a schema registry if ``framed``."""
-        make = _message_class(self._files, self._name)
-        begin = b""
+        message_class = _message_class(self._files, self._name)
+        header = b""
         if self._framed:
-            place = _message_indexes(_message_descriptor(self._files, self._name))
-            begin = frame_header(self._schema_id or 0) + _encode_indexes(place)
+            indexes = _message_indexes(_message_descriptor(self._files, self._name))
+            header = frame_header(self._schema_id or 0) + _encode_indexes(indexes)
         fields = _message_descriptor(self._files, self._name).fields_by_name
-        written: list[Value] = []
+        messages: list[Value] = []
         try:
             columns = [
-                (name, _values(column, fields[name]))
+                (name, _values_for_field(column, fields[name]))
                 for name, column in zip(rows.schema.names, rows.columns, strict=True)
             ]
             for row in range(rows.num_rows):
-                given = {name: values[row] for name, values in columns if values[row] is not None}
-                written.append(begin + make(**given).SerializeToString())
+                present = {name: values[row] for name, values in columns if values[row] is not None}
+                messages.append(header + message_class(**present).SerializeToString())
         except NOT_OF_MESSAGES:
             raise
         except Exception as error:
             raise UnwritableError(error_text(error)) from error
-        return written
+        return messages
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
         """Raise for columns that the message does not have, or if no schema id is given."""
@@ -187,10 +189,10 @@ def _encode_indexes(indexes: list[int]) -> bytes:
     """Encode message indexes as in the framing of a schema registry."""
     if indexes == [0]:
         return b"\0"
-    return b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+    return b"".join(_zigzag_varint(number) for number in (len(indexes), *indexes))
 
 
-def _zigzag(number: int) -> bytes:
+def _zigzag_varint(number: int) -> bytes:
     """Encode an integer as a zigzag varint."""
     left, written = number * 2, bytearray()
     while left >= 0x80:
@@ -280,12 +282,12 @@ def _value_to_python(value: Any, field: Any) -> Any:
     return {part.name: _field_to_python(value, part) for part in kind.fields}
 
 
-def _values(column: pa.Array, field: Any) -> list[Any]:
+def _values_for_field(column: pa.Array, field: Any) -> list[Any]:
     """Return a column's values as the library takes them for a field."""
     values = python_values(column)
     if not _has_map_of_times(field):
         return values
-    return [_to_library(value, field) for value in values]
+    return [_to_protobuf_value(value, field) for value in values]
 
 
 def _has_map_of_times(field: Any) -> bool:
@@ -300,19 +302,19 @@ def _has_map_of_times(field: Any) -> bool:
     return any(map(_has_map_of_times, kind.fields))
 
 
-def _to_library(value: Any, field: Any) -> Any:
+def _to_protobuf_value(value: Any, field: Any) -> Any:
     """Return the value of a field with the seconds and nanoseconds of its timestamps."""
     kind = field.message_type
     if value is None or kind is None:
         return value
     if _is_map(field):
         item = kind.fields_by_name["value"]
-        return {key: _to_library(part, item) for key, part in value.items()}
+        return {key: _to_protobuf_value(part, item) for key, part in value.items()}
     if isinstance(value, list):
-        return [_to_library(part, field) for part in value]
+        return [_to_protobuf_value(part, field) for part in value]
     if kind.full_name == _TIMESTAMP:
         since = (value if value.tzinfo else value.replace(tzinfo=dt.UTC)) - _EPOCH
         seconds, micros = divmod(since, dt.timedelta(seconds=1))
         return {"seconds": seconds, "nanos": micros.microseconds * 1000}
     fields = kind.fields_by_name
-    return {name: _to_library(part, fields[name]) for name, part in value.items()}
+    return {name: _to_protobuf_value(part, fields[name]) for name, part in value.items()}

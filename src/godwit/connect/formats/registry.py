@@ -139,7 +139,7 @@ def schema_of_id(registry: str, schema_id: int) -> str:
 def _schema_of_id(registry: str, schema_id: int) -> str:
     """Return the text of a schema, requested from a registry once."""
     try:
-        answer = _request(registry, f"schemas/ids/{schema_id}", None)
+        answer = _request_json(registry, f"schemas/ids/{schema_id}", None)
     except _NotFoundError:
         raise UnknownSchemaError(
             f"its schema has id {schema_id}, which the registry {shown_uri(registry)} does not have"
@@ -166,7 +166,7 @@ def _add_references(
         key = (str(reference["subject"]), int(reference["version"]))
         if key not in needed:
             subject = urllib.parse.quote(key[0], safe="")
-            inner = _request(registry, f"subjects/{subject}/versions/{key[1]}", None)
+            inner = _request_json(registry, f"subjects/{subject}/versions/{key[1]}", None)
             _add_references(registry, inner, needed)
             needed[key] = str(inner["schema"])
 
@@ -179,10 +179,10 @@ class _NotFoundError(SourceError):
 def registered_id(registry: str, subject: str, schema: str) -> int:
     """Return the id of a schema under a subject, requested from a registry."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}"
-    return int(_request(registry, path, {"schema": schema})["id"])
+    return int(_request_json(registry, path, {"schema": schema})["id"])
 
 
-def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
+def _request_json(registry: str, path: str, body: dict[str, str] | None) -> Any:
     """Send a request to the registry; return its answer, decoded from JSON.
 
     `path`: of the request. `body`: JSON object to post; ``None``: a GET request.
@@ -190,9 +190,9 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
     secrets = Secrets.of_uri(registry)
     parts = urllib.parse.urlsplit(registry)
     host = parts.hostname or ""
-    place = f"{host}:{parts.port}" if parts.port else host
+    host_and_port = f"{host}:{parts.port}" if parts.port else host
     url = urllib.parse.urlunsplit(
-        (parts.scheme, place, parts.path.rstrip("/") + "/" + path, "", "")
+        (parts.scheme, host_and_port, parts.path.rstrip("/") + "/" + path, "", "")
     )
     opener = urllib.request.build_opener()
     request = urllib.request.Request(  # noqa: S310  the scheme is checked where it is given
@@ -203,18 +203,22 @@ def _request(registry: str, path: str, body: dict[str, str] | None) -> Any:
     if parts.username is not None:
         import base64  # noqa: PLC0415
 
-        user = (
+        credentials = (
             f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         )
-        request.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
+        request.add_header(
+            "Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        )
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            said = secrets.hide(error.read(500).decode(errors="replace"))
-        kind = _NotFoundError if error.code == 404 and _names_what_is_missing(said) else SourceError
-        raise _registry_error(registry, path, f"{error.code} {said}", kind) from None
+            reason = secrets.hide(error.read(500).decode(errors="replace"))
+        kind = (
+            _NotFoundError if error.code == 404 and _names_what_is_missing(reason) else SourceError
+        )
+        raise _registry_error(registry, path, f"{error.code} {reason}", kind) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _registry_error(registry, path, secrets.hide(str(error))) from None
 

@@ -84,10 +84,10 @@ class UpsertMessages(MessageFormat):
         of_key = [name for name in names if name in self.table_keys]
         of_value = [name for name in names if name not in (*of_key, CHANGE.name)]
         bad = {n: "ValueError: it has no key" for n, key in enumerate(keys) if key is None}
-        some = [n for n in range(len(values)) if n not in bad]
-        decoded = self._key.decode([keys[n] for n in some], of_key)
-        bad |= {some[n]: f"key: {reason}" for n, reason in decoded.bad}
-        by_message = {n: place for place, n in enumerate(n for n in some if n not in bad)}
+        good_messages = [n for n in range(len(values)) if n not in bad]
+        decoded = self._key.decode([keys[n] for n in good_messages], of_key)
+        bad |= {good_messages[n]: f"key: {reason}" for n, reason in decoded.bad}
+        by_message = {n: place for place, n in enumerate(n for n in good_messages if n not in bad)}
         with_value = [n for n in by_message if values[n] is not None]
         rows = self._value.decode([values[n] for n in with_value], of_value)
         bad |= {with_value[n]: reason for n, reason in rows.bad}

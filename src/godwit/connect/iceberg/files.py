@@ -82,33 +82,35 @@ class ReplacedFiles:
         fields = [field for spec in table.specs().values() for field in spec.fields]
         partitioned = {table.schema().find_column_name(field.source_id) for field in fields}
         self._keys, self._epoch_keys = list(keys), rows.select(list(keys))
-        self._near = rows_near(rows, [key for key in keys if key not in partitioned])
-        tasks = self._tasks(table)
+        self._near_filter = rows_near(rows, [key for key in keys if key not in partitioned])
+        tasks = self._scan_tasks_by_path(table)
         for task in tasks.values():
-            if (what := _unreadable(task.file)) is not None:
+            if (what := _unreadable_reason(task.file)) is not None:
                 msg = f"the table {what}"
                 raise ValueError(msg)
-        self._seen = {path: _deletes(task) for path, task in tasks.items()}
+        self._delete_files_seen = {path: _delete_file_paths(task) for path, task in tasks.items()}
         touched = self._with_keys_of_epoch(table, tasks.values())
         self.files = [task.file for task in touched]
         self.rows_that_stay = [self._other_rows(table, task) for task in touched]
 
     def still_apply(self, table: Table) -> bool:
         """Return whether they are right for a newer version of the table, too."""
-        tasks = self._tasks(table)
+        tasks = self._scan_tasks_by_path(table)
         for file in self.files:
             task = tasks.get(file.file_path)
-            if task is None or _deletes(task) != self._seen[file.file_path]:
+            if task is None or _delete_file_paths(task) != self._delete_files_seen[file.file_path]:
                 return False
-        new = [task for path, task in tasks.items() if path not in self._seen]
-        if any(_unreadable(task.file) for task in new) or self._with_keys_of_epoch(table, new):
+        new = [task for path, task in tasks.items() if path not in self._delete_files_seen]
+        if any(_unreadable_reason(task.file) for task in new) or self._with_keys_of_epoch(
+            table, new
+        ):
             return False
-        self._seen |= {task.file.file_path: _deletes(task) for task in new}
+        self._delete_files_seen |= {task.file.file_path: _delete_file_paths(task) for task in new}
         return True
 
     def without_older(self, table: Table, rows: pa.Table, version: str) -> pa.Table:
         """Return the epoch's rows but for those of whose key the table has a newer version."""
-        tasks, columns = self._tasks(table), [*self._keys, version]
+        tasks, columns = self._scan_tasks_by_path(table), [*self._keys, version]
         typed = pa.schema([rows.schema.field(name).with_nullable(True) for name in columns])
         parts = [rows.select(columns).cast(typed)]
         for file in self.files:
@@ -117,9 +119,9 @@ class ReplacedFiles:
             parts.append(read.filter(pa.array(with_keys)))
         return rows.filter(pa.array(is_newest(pa.concat_tables(parts), rows.num_rows)))
 
-    def _tasks(self, table: Table) -> dict[str, FileScanTask]:
+    def _scan_tasks_by_path(self, table: Table) -> dict[str, FileScanTask]:
         """Return the tasks that read the files which may have keys of the epoch, by path."""
-        tasks = table.scan(row_filter=self._near).plan_files()
+        tasks = table.scan(row_filter=self._near_filter).plan_files()
         return {task.file.file_path: task for task in tasks}
 
     def _with_keys_of_epoch(
@@ -150,7 +152,7 @@ def read_file(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Ta
     return scan.to_table([task]).select(list(columns))
 
 
-def _deletes(task: FileScanTask) -> frozenset[str]:
+def _delete_file_paths(task: FileScanTask) -> frozenset[str]:
     """Return the paths of the delete files that apply to a task's file."""
     return frozenset(file.file_path for file in task.delete_files)
 
@@ -175,10 +177,10 @@ def _near_in_column(key: str, column: pa.ChunkedArray) -> BooleanExpression:
         return IsNull(key)
     near: BooleanExpression
     if len(values) <= _MAX_LISTED_KEYS:
-        near = In(key, [_literal(value) for value in values.to_pylist()])
+        near = In(key, [_expression_literal(value) for value in values.to_pylist()])
     else:
         ends = pc.min_max(values)
-        low, high = (_literal(ends[end].as_py()) for end in ("min", "max"))
+        low, high = (_expression_literal(ends[end].as_py()) for end in ("min", "max"))
         near = And(GreaterThanOrEqual(key, low), LessThanOrEqual(key, high))
     return Or(near, IsNull(key)) if column.null_count else near
 
@@ -190,7 +192,7 @@ def _is_ordered(dtype: pa.DataType) -> bool:
     )
 
 
-def _literal(value: Any) -> Any:
+def _expression_literal(value: Any) -> Any:
     """Return a key value as a value that Iceberg's expressions take."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
@@ -212,12 +214,12 @@ def unreadable_files(table: Table) -> str | None:
     snapshot = table.current_snapshot()
     for manifest in [] if snapshot is None else snapshot.manifests(table.io):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            if (what := _unreadable(entry.data_file)) is not None:
+            if (what := _unreadable_reason(entry.data_file)) is not None:
                 return what
     return None
 
 
-def _unreadable(file: DataFile) -> str | None:
+def _unreadable_reason(file: DataFile) -> str | None:
     """Return what an upsert cannot read of a file, as text; ``None``: nothing.
 
     Of ORC, pyiceberg reads times as nanoseconds, and no values of fixed types.
@@ -288,13 +290,13 @@ def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
             record_batches=batches,
             partition_key=partition,
         )
-        for partition, part in _partitions(metadata, rows)
+        for partition, part in _rows_by_partition(metadata, rows)
         for batches in bin_pack_arrow_table(part, size)
     )
     try:
         return list(write_file(outputs, metadata, tasks))
     except BaseException:
-        _delete(table, outputs.paths)
+        _try_to_delete(table, outputs.paths)
         raise
 
 
@@ -322,10 +324,10 @@ class _Outputs(FileIO):
 
 def delete_files(table: Table, files: Iterable[DataFile]) -> None:
     """Delete data files that no version of the table names, as far as that is possible."""
-    _delete(table, (file.file_path for file in files))
+    _try_to_delete(table, (file.file_path for file in files))
 
 
-def _delete(table: Table, paths: Iterable[str]) -> None:
+def _try_to_delete(table: Table, paths: Iterable[str]) -> None:
     """Delete files by their paths, as far as that is possible."""
     for path in paths:
         with contextlib.suppress(Exception):  # it is only space
@@ -338,14 +340,14 @@ class _Partition(PartitionKey):
     @cached_property
     def partition(self) -> Record:
         """Values of the fields, as manifests store them."""
-        return Record(*(self._stored(value) for value in self.field_values))
+        return Record(*(self._stored_partition_value(value) for value in self.field_values))
 
     def to_path(self) -> str:
         """Return the directory of the partition's files, whose names are short for every store."""
         parts = super().to_path().split("/")
         return "/".join(map(_short_name, parts))
 
-    def _stored(self, value: PartitionFieldValue) -> Any:
+    def _stored_partition_value(self, value: PartitionFieldValue) -> Any:
         """Return the value of a field; integers, such as those of buckets, are stored as such."""
         if isinstance(value.value, int):
             return value.value
@@ -361,7 +363,7 @@ def _short_name(name: str) -> str:
     return f"{start}-{digest}"
 
 
-def _partitions(
+def _rows_by_partition(
     metadata: TableMetadata, rows: pa.Table
 ) -> Iterator[tuple[_Partition | None, pa.Table]]:
     """Yield the rows of each partition of a table."""
@@ -378,7 +380,7 @@ def _partitions(
     names = [str(position) for position in range(len(values))]
     numbered = pa.array(range(rows.num_rows))
     groups = (
-        pa.table([*map(_bits, values), numbered], names=[*names, "row"])
+        pa.table([*map(_distinguishable_values, values), numbered], names=[*names, "row"])
         .group_by(names, use_threads=False)
         .aggregate([("row", "list")])
     )
@@ -407,7 +409,7 @@ def _source_column(schema: Schema, source_id: int, rows: pa.Table) -> pa.Chunked
     return pc.struct_field(rows.column(first), path)
 
 
-def _bits(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _distinguishable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return partition values so that grouping them tells -0.0 from 0.0, and not NaN from NaN."""
     if not pa.types.is_floating(values.type):
         return values
@@ -423,7 +425,8 @@ def try_to_write(table: Table, schema: pa.Schema, names: Collection[str]) -> Non
     the rows of epochs, which have null in the others.
     """
     columns = [
-        _sample(field.type) if field.name in names else pa.nulls(1, field.type) for field in schema
+        _one_value_array(field.type) if field.name in names else pa.nulls(1, field.type)
+        for field in schema
     ]
     row = pa.table(columns, schema=schema)
     options = _get_parquet_writer_kwargs(table.properties)
@@ -442,22 +445,24 @@ def try_to_write(table: Table, schema: pa.Schema, names: Collection[str]) -> Non
         delete_files(table, files)
 
 
-def _sample(dtype: pa.DataType) -> pa.Array:
+def _one_value_array(dtype: pa.DataType) -> pa.Array:
     """Return an array with one value of a type that is not null, at any depth but a map's."""
     if pa.types.is_struct(dtype):
-        return pa.StructArray.from_arrays([_sample(f.type) for f in dtype], fields=list(dtype))
+        return pa.StructArray.from_arrays(
+            [_one_value_array(f.type) for f in dtype], fields=list(dtype)
+        )
     if pa.types.is_list(dtype):
         return pa.ListArray.from_arrays(
-            pa.array([0, 1], pa.int32()), _sample(dtype.value_type), dtype
+            pa.array([0, 1], pa.int32()), _one_value_array(dtype.value_type), dtype
         )
     if pa.types.is_large_list(dtype):
         return pa.LargeListArray.from_arrays(
-            pa.array([0, 1], pa.int64()), _sample(dtype.value_type), dtype
+            pa.array([0, 1], pa.int64()), _one_value_array(dtype.value_type), dtype
         )
     if pa.types.is_map(dtype):
         return pa.array([[]], dtype)
     if isinstance(dtype, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(dtype, _sample(dtype.storage_type))
+        return pa.ExtensionArray.from_storage(dtype, _one_value_array(dtype.storage_type))
     if pa.types.is_fixed_size_binary(dtype):
         return pa.array([bytes(dtype.byte_width)], dtype)
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype):

@@ -72,16 +72,18 @@ def expression_of(
     """
     alternatives: list[BooleanExpression] = []
     for group in groups:
-        both: BooleanExpression = AlwaysTrue()
+        conjunction: BooleanExpression = AlwaysTrue()
         for name, operator, value in group:
             current = names[name]
             if current is not None and _is_comparable(schema.find_type(current), value):
-                both = And(both, _EXPRESSIONS[operator](current, _literal(value)))
-        alternatives.append(both)
-    first, *others = alternatives
+                conjunction = And(
+                    conjunction, _EXPRESSIONS[operator](current, _filter_literal(value))
+                )
+        alternatives.append(conjunction)
+    disjunction, *others = alternatives
     for other in others:
-        first = Or(first, other)
-    return first
+        disjunction = Or(disjunction, other)
+    return disjunction
 
 
 def columns_cut_with_overflow(spec: PartitionSpec, schema: Schema) -> set[str]:
@@ -106,8 +108,8 @@ def _is_comparable(dtype: IcebergType, value: Any) -> bool:
     return any(isinstance(dtype, kind) and type(value) is of_type for kind, of_type in _COMPARABLE)
 
 
-def _literal(value: Any) -> Any:
+def _filter_literal(value: Any) -> Any:
     """Return a value of a filter as the library takes it: times as text."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_literal(item) for item in value]
+        return [_filter_literal(item) for item in value]
     return value.isoformat() if isinstance(value, dt.date) else value

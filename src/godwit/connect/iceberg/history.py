@@ -157,10 +157,10 @@ class History:
         known: OrderedDict[Step, list[IcebergPiece]],
     ) -> None:
         self.metadata, self.io = metadata, io
-        self._shown, self._branch = shown, branch
+        self._name_in_errors, self._branch = shown, branch
         self._changes, self._on_skip = changes, on_skip
         self._may_have_rows = may_have_rows
-        self._known = known  # pieces of steps, which stay the same
+        self._known_pieces = known  # pieces of steps, which stay the same
 
     @property
     def head(self) -> int | None:
@@ -170,9 +170,9 @@ class History:
         if self._branch == "main":
             return self.metadata.current_snapshot_id
         raise SourceError(
-            f"The Iceberg table {self._shown!r} has no branch {self._branch!r}.",
+            f"The Iceberg table {self._name_in_errors!r} has no branch {self._branch!r}.",
             remedy="Create the branch, or give another one, branch=.",
-            table=self._shown,
+            table=self._name_in_errors,
         )
 
     # -- steps ------------------------------------------------------------------------------------
@@ -194,11 +194,11 @@ class History:
         last = target.step
         goal = target.snapshot if last is None else last.since
         if last is not None and last.part == "all":
-            raise self._error(
+            raise self._source_error(
                 f"has been read up to snapshot {snapshot}, which does not lead to {target}",
                 "Start the query again.",
             )
-        for step in self._chain(snapshot, goal):
+        for step in self._steps_between(snapshot, goal):
             yield step, 0, 0, None
         if last is not None:
             yield last, 0, 0, target
@@ -223,14 +223,14 @@ class History:
                 else stop,
             )
 
-    def _chain(self, snapshot: int | None, goal: int | None) -> list[Step]:
+    def _steps_between(self, snapshot: int | None, goal: int | None) -> list[Step]:
         """Return the steps from the rows of one snapshot to those of another."""
         if snapshot == goal:
             return []
         steps: list[Step] = []
         oldest = None if goal is None else self.metadata.snapshot_by_id(goal)
         if goal is not None and oldest is None:
-            raise self._expired(goal)
+            raise self._expired_error(goal)
         while oldest is not None:
             number = oldest.parent_snapshot_id
             parent = None if number is None else self.metadata.snapshot_by_id(number)
@@ -242,10 +242,10 @@ class History:
                 return steps[::-1]
             oldest = parent
         if snapshot is not None and self.metadata.snapshot_by_id(snapshot) is None:
-            raise self._expired(snapshot)
+            raise self._expired_error(snapshot)
         if self._changes:
             return [Step("jump", snapshot, goal)]
-        raise self._error(
+        raise self._source_error(
             f"has been read up to snapshot {snapshot}, which did not lead to snapshot {goal} of "
             f"branch {self._branch!r}: the table was rolled back or replaced, or snapshots in "
             "between have expired",
@@ -257,20 +257,20 @@ class History:
 
     def pieces(self, step: Step) -> list[IcebergPiece]:
         """Return the pieces of a step; raise if they cannot be read."""
-        if step not in self._known:
-            self._known[step] = self._find_pieces(step)
-            if len(self._known) > MAX_STEPS:
-                self._known.popitem(last=False)
-        self._known.move_to_end(step)
-        return self._known[step]
+        if step not in self._known_pieces:
+            self._known_pieces[step] = self._find_pieces(step)
+            if len(self._known_pieces) > MAX_STEPS:
+                self._known_pieces.popitem(last=False)
+        self._known_pieces.move_to_end(step)
+        return self._known_pieces[step]
 
     def added(self, step: Step) -> tuple[int, int] | None:
         """Return about how many rows and bytes a step adds; ``None``: unknown before it is read.
 
         Of a step that is not read yet, the summary of its snapshot tells.
         """
-        if step in self._known:
-            pieces = [piece for piece in self._known[step] if not piece.is_skipped]
+        if step in self._known_pieces:
+            pieces = [piece for piece in self._known_pieces[step] if not piece.is_skipped]
             return sum(_max_rows(p) for p in pieces), sum(p.size for p in pieces)
         snapshot = None if step.snapshot is None else self.metadata.snapshot_by_id(step.snapshot)
         if snapshot is None or snapshot.summary is None or step.part == "jump":
@@ -286,10 +286,10 @@ class History:
 
     def _find_pieces(self, step: Step) -> list[IcebergPiece]:
         if step.part == "all":
-            return self._difference(None, step.snapshot)
+            return self._difference_of_rows(None, step.snapshot)
         if step.part == "jump":
-            return self._difference(step.since, step.snapshot)
-        snapshot = self._snapshot(step.snapshot)
+            return self._difference_of_rows(step.since, step.snapshot)
+        snapshot = self._existing_snapshot(step.snapshot)
         if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:
             return []  # the same rows in other files
         pieces = self._changed_pieces(snapshot)
@@ -298,7 +298,7 @@ class History:
         if self._on_skip is not None:
             self._on_skip(snapshot.snapshot_id)
             return []
-        raise self._error(
+        raise self._source_error(
             f"has snapshot {snapshot.snapshot_id}, which updates or deletes rows",
             'Read changes=True; or leave such snapshots out, on_change="skip"; or start a new '
             "query, with a new checkpoint, from a later snapshot.",
@@ -310,33 +310,36 @@ class History:
         number = snapshot.snapshot_id
         own = [m for m in manifests if m.added_snapshot_id == number]
         added, removed = [], []
-        for entry in self._entries(own, ManifestContent.DATA):
+        for entry in self._manifest_entries(own, ManifestContent.DATA):
             if entry.status == ManifestEntryStatus.DELETED:
                 removed.append(entry)
             elif entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == number:
                 added.append(entry)
         changed = [
             entry
-            for entry in self._entries(own, ManifestContent.DELETES)
+            for entry in self._manifest_entries(own, ManifestContent.DELETES)
             if _is_change(entry, number)
         ]
         if not removed and not changed:
-            return [self._piece(entry, 1, snapshot) for entry in added]
-        deletes = list(self._entries(manifests, ManifestContent.DELETES))
-        before = self._index(e for e in deletes if not _is_added(e, number))
-        after = self._index(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
-        pieces = [self._piece(entry, -1, snapshot, gone=before.deletes(entry)) for entry in removed]
+            return [self._piece_of_file(entry, 1, snapshot) for entry in added]
+        deletes = list(self._manifest_entries(manifests, ManifestContent.DELETES))
+        before = self._index_deletes(e for e in deletes if not _is_added(e, number))
+        after = self._index_deletes(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
+        pieces = [
+            self._piece_of_file(entry, -1, snapshot, gone=before.deletes(entry))
+            for entry in removed
+        ]
         if changed:
             stays = (
                 entry
-                for entry in self._entries(manifests, ManifestContent.DATA)
+                for entry in self._manifest_entries(manifests, ManifestContent.DATA)
                 if entry.status != ManifestEntryStatus.DELETED and not _is_added(entry, number)
             )
             for entry in stays:
                 pieces += self._moved_deletes(
                     entry, before.deletes(entry), after.deletes(entry), snapshot
                 )
-        plus = [self._piece(e, 1, snapshot, gone=after.deletes(e)) for e in added]
+        plus = [self._piece_of_file(e, 1, snapshot, gone=after.deletes(e)) for e in added]
         return sorted([*pieces, *plus], key=lambda piece: piece.sign)  # which is stable
 
     def _moved_deletes(
@@ -350,16 +353,16 @@ class History:
         if before == after:
             return
         if set(after) - set(before):
-            yield self._piece(entry, -1, snapshot, gone=before, among=after)
+            yield self._piece_of_file(entry, -1, snapshot, gone=before, among=after)
         if set(before) - set(after):
-            yield self._piece(entry, 1, snapshot, gone=after, among=before)
+            yield self._piece_of_file(entry, 1, snapshot, gone=after, among=before)
 
-    def _difference(self, since: int | None, until: int | None) -> list[IcebergPiece]:
+    def _difference_of_rows(self, since: int | None, until: int | None) -> list[IcebergPiece]:
         """Return the difference between all rows of two snapshots; ``None``: no rows."""
         if since is None and until is None:
             return []
-        stamp = self._snapshot(until if until is not None else since)
-        old, new = self._live(since), self._live(until)
+        stamp = self._existing_snapshot(until if until is not None else since)
+        old, new = self._live_files(since), self._live_files(until)
         left, right = Counter(key for key, _ in old), Counter(key for key, _ in new)
         gone, come = left - right, right - left
         pieces: list[IcebergPiece] = []
@@ -368,25 +371,25 @@ class History:
             for key, entry in entries:
                 if counts[key]:
                     counts[key] -= 1
-                    pieces.append(self._piece(entry, sign, stamp, gone=key[1]))
+                    pieces.append(self._piece_of_file(entry, sign, stamp, gone=key[1]))
         return pieces
 
-    def _live(self, number: int | None) -> list[tuple[_FileKey, ManifestEntry]]:
+    def _live_files(self, number: int | None) -> list[tuple[_FileKey, ManifestEntry]]:
         """Return the files of a snapshot, each with its path and deletes."""
         if number is None:
             return []
-        manifests = self._snapshot(number).manifests(self.io)
-        deletes = self._entries(manifests, ManifestContent.DELETES)
-        index = self._index(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
+        manifests = self._existing_snapshot(number).manifests(self.io)
+        deletes = self._manifest_entries(manifests, ManifestContent.DELETES)
+        index = self._index_deletes(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
         files = [
             entry
-            for entry in self._entries(manifests, ManifestContent.DATA)
+            for entry in self._manifest_entries(manifests, ManifestContent.DATA)
             if entry.status != ManifestEntryStatus.DELETED
         ]
         files.sort(key=lambda entry: entry.sequence_number or 0)  # oldest first
         return [((entry.data_file.file_path, index.deletes(entry)), entry) for entry in files]
 
-    def _entries(
+    def _manifest_entries(
         self, manifests: Iterable[ManifestFile], content: ManifestContent
     ) -> Iterator[ManifestEntry]:
         """Yield all entries of manifests of one kind, deleted ones too."""
@@ -397,20 +400,20 @@ class History:
             with ThreadPoolExecutor(min(len(chosen), _READERS)) as pool:
                 yield from chain.from_iterable(pool.map(_entries_of, chosen, repeat(self.io)))
 
-    def _index(self, entries: Iterable[ManifestEntry]) -> _DeleteIndex:
+    def _index_deletes(self, entries: Iterable[ManifestEntry]) -> _DeleteIndex:
         """Return an index of delete files; raise if some cannot be read."""
         index = _DeleteIndex()
         for entry in entries:
             file = entry.data_file
             if file.content == DataFileContent.EQUALITY_DELETES:
-                raise self._unreadable(
+                raise self._unreadable_error(
                     "has equality deletes, as Flink writes them, which are not read",
                     "Let the engine that wrote them compact the table (CALL "
                     "system.rewrite_data_files), and start a new query from that snapshot.",
                 )
             is_vector = file.file_format.name == "PUFFIN" and file[_BLOB] is not None
             if file.file_format.name != "PARQUET" and not is_vector:
-                raise self._unreadable(
+                raise self._unreadable_error(
                     f"has deletes in {file.file_format.name}, which are not read",
                     "Let the engine that wrote them compact the table, and start a new query from "
                     "that snapshot.",
@@ -419,7 +422,7 @@ class History:
             index.add(entry)
         return index
 
-    def _piece(
+    def _piece_of_file(
         self,
         entry: ManifestEntry,
         sign: Literal[-1, 1],
@@ -429,28 +432,28 @@ class History:
         among: tuple[Deletes, ...] | None = None,
     ) -> IcebergPiece:
         """Return a piece of a data file; raise if the file cannot be read."""
-        file = entry.data_file
-        if file.file_format.name != "PARQUET":
-            raise self._unreadable(
-                f"has data files in {file.file_format.name}, and only Parquet is read",
+        data_file = entry.data_file
+        if data_file.file_format.name != "PARQUET":
+            raise self._unreadable_error(
+                f"has data files in {data_file.file_format.name}, and only Parquet is read",
                 "Rewrite them: set 'write.format.default' = 'parquet', and CALL "
                 "system.rewrite_data_files with rewrite-all.",
             )
-        self._check_not_encrypted(file)
+        self._check_not_encrypted(data_file)
         return IcebergPiece(
-            path=file.file_path,
-            size=file.file_size_in_bytes,
-            rows=file.record_count,
+            path=data_file.file_path,
+            size=data_file.file_size_in_bytes,
+            rows=data_file.record_count,
             sign=sign,
             snapshot=snapshot.snapshot_id,
             timestamp_ms=snapshot.timestamp_ms,
-            constants=tuple(self._constants(file).items()),
-            is_skipped=not self._may_have_rows(file),
+            constants=tuple(self._partition_constants(data_file).items()),
+            is_skipped=not self._may_have_rows(data_file),
             gone=gone,
             among=among,
         )
 
-    def _constants(self, file: DataFile) -> Mapping[int, Any]:
+    def _partition_constants(self, file: DataFile) -> Mapping[int, Any]:
         """Return the values of identity partitions, which files need not have, by field id."""
         spec = self.metadata.specs()[file.spec_id]
         return {
@@ -462,19 +465,19 @@ class History:
     def _check_not_encrypted(self, file: DataFile) -> None:
         """Raise if a file is encrypted."""
         if file.key_metadata is not None:
-            raise self._unreadable(
+            raise self._unreadable_error(
                 "is encrypted, which is not read", "Read a copy that is not encrypted."
             )
 
-    def _snapshot(self, number: int | None) -> Snapshot:
+    def _existing_snapshot(self, number: int | None) -> Snapshot:
         """Return a snapshot; raise if it has expired."""
         snapshot = None if number is None else self.metadata.snapshot_by_id(number)
         if snapshot is None:
-            raise self._expired(number)
+            raise self._expired_error(number)
         return snapshot
 
-    def _expired(self, number: int | None) -> SourceError:
-        return self._error(
+    def _expired_error(self, number: int | None) -> SourceError:
+        return self._source_error(
             f"no longer has snapshot {number}, from which the query continues: it has expired, or "
             "the table's history was replaced",
             "Start a new query, with a new checkpoint, from the newest snapshot. Let snapshots "
@@ -482,12 +485,14 @@ class History:
             "or keep them by a tag.",
         )
 
-    def _unreadable(self, what: str, remedy: str) -> SourceError:
-        return self._error(what, remedy)
+    def _unreadable_error(self, what: str, remedy: str) -> SourceError:
+        return self._source_error(what, remedy)
 
-    def _error(self, what: str, remedy: str) -> SourceError:
+    def _source_error(self, what: str, remedy: str) -> SourceError:
         return SourceError(
-            f"The Iceberg table {self._shown!r} {what}.", remedy=remedy, table=self._shown
+            f"The Iceberg table {self._name_in_errors!r} {what}.",
+            remedy=remedy,
+            table=self._name_in_errors,
         )
 
 
@@ -522,8 +527,8 @@ class _DeleteIndex:
     """
 
     def __init__(self) -> None:
-        self._of_file: dict[str, list[tuple[int, Deletes]]] = {}
-        self._of_partition: dict[tuple[Any, ...], list[tuple[int, DataFile, Deletes]]] = {}
+        self._deletes_of_file: dict[str, list[tuple[int, Deletes]]] = {}
+        self._deletes_of_partition: dict[tuple[Any, ...], list[tuple[int, DataFile, Deletes]]] = {}
 
     def add(self, entry: ManifestEntry) -> None:
         """Add a delete file."""
@@ -536,30 +541,36 @@ class _DeleteIndex:
             blob=None if file[_BLOB] is None else (file[_BLOB], file[_BLOB + 1]),
         )
         if path is not None:
-            self._of_file.setdefault(path, []).append((sequence, deletes))
+            self._deletes_of_file.setdefault(path, []).append((sequence, deletes))
         else:
-            self._of_partition.setdefault(_partition(file), []).append((sequence, file, deletes))
+            self._deletes_of_partition.setdefault(_comparable_partition(file), []).append(
+                (sequence, file, deletes)
+            )
 
     def deletes(self, entry: ManifestEntry) -> tuple[Deletes, ...]:
         """Return the delete files that apply to a data file, in a fixed order."""
         file, since = entry.data_file, entry.sequence_number or 0
-        own = [d for sequence, d in self._of_file.get(file.file_path, ()) if sequence >= since]
-        if self._of_partition:
+        own = [
+            d for sequence, d in self._deletes_of_file.get(file.file_path, ()) if sequence >= since
+        ]
+        if self._deletes_of_partition:
             own += [
                 deletes
-                for sequence, of_deletes, deletes in self._of_partition.get(_partition(file), ())
-                if sequence >= since and _may_name(of_deletes, file.file_path)
+                for sequence, of_deletes, deletes in self._deletes_of_partition.get(
+                    _comparable_partition(file), ()
+                )
+                if sequence >= since and _may_delete_from(of_deletes, file.file_path)
             ]
         return tuple(sorted(own, key=lambda deletes: deletes.path))
 
 
-def _partition(file: DataFile) -> tuple[Any, ...]:
+def _comparable_partition(file: DataFile) -> tuple[Any, ...]:
     """Return a partition so that NaN equals itself, and 0.0 is not -0.0."""
     values = [file.partition[place] for place in range(len(file.partition))]
     return (file.spec_id, *map(repr, values))
 
 
-def _may_name(file: DataFile, path: str) -> bool:
+def _may_delete_from(file: DataFile, path: str) -> bool:
     """Return whether a delete file may have rows of a data file, by the bounds of its paths."""
     low, high = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
     text = path.encode()

@@ -20,10 +20,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.snapshots import Operation, Summary
 
 from godwit.connect.iceberg.files import (
-    _delete,
-    _deletes,
+    _delete_file_paths,
     _FileReplacement,
-    _unreadable,
+    _try_to_delete,
+    _unreadable_reason,
     data_files_of,
     delete_files,
     read_file,
@@ -58,10 +58,10 @@ def maintain_table(
         chosen = next(_worth_compacting(table, policy), None)
         if chosen is None:
             break
-        result = result.plus(_compact(table, chosen, repeating))
+        result = result.plus(_compact_small_files(table, chosen, repeating))
         table = table.refresh()
     if policy.retain_s is not None:
-        result = result.plus(_expire(table, policy.retain_s))
+        result = result.plus(_expire_snapshots(table, policy.retain_s))
     return result
 
 
@@ -73,7 +73,7 @@ def _worth_compacting(table: Table, policy: Maintenance) -> Iterator[list[FileSc
     partitions: dict[tuple[int, str], list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
         file = task.file
-        is_plain = not any(map(_unreadable, (file, *task.delete_files)))
+        is_plain = not any(map(_unreadable_reason, (file, *task.delete_files)))
         if policy.is_small(file.file_size_in_bytes) and is_plain:
             partitions[file.spec_id, repr(file.partition)].append(task)
     for tasks in partitions.values():
@@ -89,14 +89,14 @@ def _worth_compacting(table: Table, policy: Maintenance) -> Iterator[list[FileSc
         yield chosen
 
 
-def _compact(
+def _compact_small_files(
     table: Table,
     tasks: Sequence[FileScanTask],
     repeating: Callable[[Table, Callable[[Table], None]], Table],
 ) -> Maintained:
     """Write the rows of small files to larger ones, in one commit."""
     names = [field.name for field in table.schema().fields]
-    seen = {task.file.file_path: _deletes(task) for task in tasks}
+    seen = {task.file.file_path: _delete_file_paths(task) for task in tasks}
     before = table.metadata
     rows = pa.concat_tables(
         [read_file(table, task, names) for task in tasks], promote_options="default"
@@ -105,7 +105,9 @@ def _compact(
 
     def check(newest: Table) -> None:
         """Raise unless the newest version has the files, with the same deletes and columns."""
-        present = {task.file.file_path: _deletes(task) for task in newest.scan().plan_files()}
+        present = {
+            task.file.file_path: _delete_file_paths(task) for task in newest.scan().plan_files()
+        }
         metadata = newest.metadata
         if (
             any(present.get(path) != deletes for path, deletes in seen.items())
@@ -141,7 +143,7 @@ class _Compaction(_FileReplacement):
         return Summary(operation=operation, **summary.additional_properties)
 
 
-def _expire(table: Table, retain_s: float) -> Maintained:
+def _expire_snapshots(table: Table, retain_s: float) -> Maintained:
     """Remove snapshots older than `retain_s` seconds, and the files that only they have."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -154,7 +156,7 @@ def _expire(table: Table, retain_s: float) -> Maintained:
 
 
 def _expire_once(table: Table, retain_s: float) -> Maintained:
-    """Do what `_expire` does; raise if the table was changed meanwhile."""
+    """Do what `_expire_snapshots` does; raise if the table was changed meanwhile."""
     before_ms = int((time.time() - retain_s) * 1000)
     metadata = table.metadata
     protected = {ref.snapshot_id for ref in metadata.refs.values()}
@@ -190,7 +192,7 @@ def _delete_files_of(
             file.file_path for m in needed.values() for file in _files_in(table, m, live=True)
         }
     lists = {s.manifest_list for s in expired} - {s.manifest_list for s in left}
-    _delete(table, [*sorted(named), *gone, *filter(None, lists)])
+    _try_to_delete(table, [*sorted(named), *gone, *filter(None, lists)])
     return len(named)
 
 

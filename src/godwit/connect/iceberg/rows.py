@@ -64,7 +64,7 @@ class Access:
     def file(self, location: str, size: int) -> tuple[_Place, File]:
         """Return where a file is, and the file."""
         scheme, host, path = PyArrowFileIO.parse_location(location, dict(self.properties))
-        store = _store(tuple(sorted(self.properties.items())))
+        store = _cached_file_io(tuple(sorted(self.properties.items())))
         place = _Place(store.fs_by_scheme(scheme, host))
         return place, File(path=path, size=max(size, 1), modified_ns=0)
 
@@ -75,7 +75,7 @@ class Access:
 
 
 @lru_cache(8)
-def _store(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
+def _cached_file_io(properties: tuple[tuple[str, str], ...]) -> PyArrowFileIO:
     """Return the files of a store, whose connections are kept in this process."""
     return PyArrowFileIO(dict(properties))
 
@@ -125,13 +125,15 @@ class IcebergPieceReader:
                 if source is None:
                     value = constants.get(column.field_id)
                     value = column.initial_default if value is None else value
-                    values[name] = _repeated(value, column, target, rows.num_rows, piece.path)
+                    values[name] = _constant_column(
+                        value, column, target, rows.num_rows, piece.path
+                    )
                     continue
                 array = rows.column(source)
                 if file_schema.find_type(column.field_id) != column.field_type or not widens(
                     array.type, target.type
                 ):
-                    array = _requested(rows.select([source]), column, file_schema, access)
+                    array = _requested_nested(rows.select([source]), column, file_schema, access)
                 values[name] = cast_column(array, target, piece.path)
             yield from self.rows.completed(values, rows.num_rows, piece, piece.snapshot, schema)
 
@@ -144,29 +146,31 @@ class _Deleted:
 
     def rows_of(self, files: Sequence[Deletes]) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows that delete files name, in order."""
-        parts = [self._read(file) for file in files]
+        parts = [self._read_deleted_positions(file) for file in files]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
-    def _read(self, file: Deletes) -> npt.NDArray[np.int64]:
+    def _read_deleted_positions(self, file: Deletes) -> npt.NDArray[np.int64]:
         with self._access.open_file(file.path) as stream:
             if file.blob is not None:
                 offset, size = file.blob
                 payload = _extract_vector_payload(stream.read_at(size, offset))
                 vector = DeletionVector(self._path, DeletionVector._deserialize_bitmap(payload))  # noqa: SLF001
-                return _numbers(vector.to_vector())
+                return _as_integers(vector.to_vector())
             rows = pq.read_table(
                 stream, columns=["file_path", "pos"], filters=[("file_path", "=", self._path)]
             )
-        return _numbers(rows.column("pos"))
+        return _as_integers(rows.column("pos"))
 
 
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def _as_integers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return a column of numbers."""
     numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return numbers
 
 
-def _repeated(value: Any, column: NestedField, target: pa.Field, count: int, path: str) -> pa.Array:
+def _constant_column(
+    value: Any, column: NestedField, target: pa.Field, count: int, path: str
+) -> pa.Array:
     """Return a column of equal values: of an identity partition, a default, or null."""
     if value is None:
         return pa.nulls(count, target.type)
@@ -174,7 +178,7 @@ def _repeated(value: Any, column: NestedField, target: pa.Field, count: int, pat
     return cast_column(pa.repeat(stored, count), target, path)
 
 
-def _requested(
+def _requested_nested(
     rows: pa.RecordBatch, column: NestedField, file_schema: Schema, access: Access
 ) -> pa.Array:
     """Return a nested column of a file as the table has it."""

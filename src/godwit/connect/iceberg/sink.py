@@ -203,7 +203,7 @@ class IcebergSink(TargetSink):
         with self._opening_errors():
             table = _at_once_with_others(self._load_or_create)
         self._check_table(table)
-        self._last = self._last_epoch_in(table.metadata)
+        self._last_epoch = self._last_epoch_in(table.metadata)
 
     def _check_table(self, table: Table) -> None:
         """Raise if the table cannot take the rows."""
@@ -308,7 +308,7 @@ class IcebergSink(TargetSink):
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table has from this sink, also after a roll-back."""
-        return self._last
+        return self._last_epoch
 
     def cannot_roll_back(self) -> None:
         """Return ``None``: earlier snapshots can be returned to until they expire."""
@@ -335,7 +335,9 @@ class IcebergSink(TargetSink):
             else:  # there was nothing before; a table cannot return to having no snapshot
                 nothing = point_without_history(-1, self._context.query_id)
                 self._commit_rows(table, self._schema.empty_table(), nothing, complete=True)
-            self._last = self._last_epoch_in(self._catalog.load_table(self._table_name).metadata)
+            self._last_epoch = self._last_epoch_in(
+                self._catalog.load_table(self._table_name).metadata
+            )
 
     def _snapshot_to_keep(
         self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
@@ -349,7 +351,7 @@ class IcebergSink(TargetSink):
         others: list[Snapshot] = []
         undone: list[Snapshot] = []
         keep, left = None, -1
-        for snapshot in _ancestors(metadata):
+        for snapshot in _existing_ancestors(metadata):
             point = _epoch_of_snapshot(snapshot, self._context.query_id, self._context.writer)
             if point is None:
                 if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
@@ -407,7 +409,7 @@ class IcebergSink(TargetSink):
                 try:
                     self._commit_rows(table, rows, output.point, complete=complete, retries=retries)
                 except _EpochIsThereError:
-                    self._last = output.point
+                    self._last_epoch = output.point
                 except (CommitFailedException, ValidationException) as error:
                     if isinstance(error, _NoTimeLeftError) or not retries.wait_after_conflict():
                         raise self._conflict_error(output.epoch, retries) from error
@@ -417,7 +419,7 @@ class IcebergSink(TargetSink):
     def _has_epoch(self, metadata: TableMetadata, epoch: int) -> bool:
         """Return whether the table has an epoch; raise if the table lost epochs in this run."""
         last = self._last_epoch_in(metadata)
-        if self._last is not None and (last is None or last.epoch < self._last.epoch):
+        if self._last_epoch is not None and (last is None or last.epoch < self._last_epoch.epoch):
             raise self._target_error(
                 "was rolled back to a snapshot before the last epoch that was delivered to it in "
                 "this run",
@@ -454,9 +456,9 @@ class IcebergSink(TargetSink):
             stay = [
                 part.cast(self._schema) for part in (replaced.rows_that_stay if replaced else ())
             ]
-            rows = pa.concat_tables([*stay, self._upserted(rows)])
+            rows = pa.concat_tables([*stay, self._without_deletes(rows)])
         else:
-            rows = self._upserted(rows)
+            rows = self._without_deletes(rows)
 
         def check_repetition(refreshed: Table) -> None:
             """Raise if a commit must not be repeated as it is on a newer version of the table."""
@@ -486,9 +488,9 @@ class IcebergSink(TargetSink):
         except (CommitFailedException, ValidationException):
             delete_files(table, files)
             raise
-        self._last = point
+        self._last_epoch = point
 
-    def _upserted(self, rows: pa.Table) -> pa.Table:
+    def _without_deletes(self, rows: pa.Table) -> pa.Table:
         """Return an epoch's rows without its deletes."""
         if CHANGE.name not in rows.schema.names or self._context.kind == "rows":
             return rows
@@ -590,7 +592,7 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
 
     ``None`` if it never wrote to the table.
     """
-    ancestors = list(_ancestors(metadata))
+    ancestors = list(_existing_ancestors(metadata))
     for snapshot in ancestors:
         point = _epoch_of_snapshot(snapshot, query_id, writer)
         if point is not None:
@@ -606,7 +608,7 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
     return own[0]
 
 
-def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
+def _existing_ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
     """Yield the snapshots that led to the table's content and still exist, newest first."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:

@@ -85,21 +85,26 @@ class IcebergSource(Source):
         )
         if self._rows.signed:
             self.kind = "changes"
-        self._first, self._tag, self._branch, self._existing = snapshot, tag, branch, existing
+        self._first, self._start_tag, self._branch, self._reads_existing = (
+            snapshot,
+            tag,
+            branch,
+            existing,
+        )
         self._keys = None if keys is None else tuple(keys)
         if keys is not None:
             self.table_keys = tuple(keys)
         self._reader: IcebergPieceReader | None = None
         self._schema = pa.schema([])
-        self._start: Position | None = None
-        self._forget()
+        self._start_position: Position | None = None
+        self._forget_table()
 
-    def _forget(self) -> None:
+    def _forget_table(self) -> None:
         """Forget what only the driver knows of the table."""
         self._catalog: Catalog | None = None
         self._access: Access | None = None
         self._history: History | None = None
-        self._known: OrderedDict[Step, list[IcebergPiece]] = OrderedDict()
+        self._known_pieces: OrderedDict[Step, list[IcebergPiece]] = OrderedDict()
         self._splitter = PieceSplitter[IcebergPiece](self)
 
     def __repr__(self) -> str:
@@ -107,12 +112,12 @@ class IcebergSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what the driver knows; copies read splits only."""
-        driver = {"_catalog", "_access", "_history", "_known", "_splitter"}
+        driver = {"_catalog", "_access", "_history", "_known_pieces", "_splitter"}
         return {name: value for name, value in self.__dict__.items() if name not in driver}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._forget_table()
 
     @property
     def identity(self) -> str:
@@ -138,9 +143,9 @@ class IcebergSource(Source):
 
     # -- the table --------------------------------------------------------------------------------
 
-    def _load(self) -> Table:
+    def _load_newest(self) -> Table:
         """Return the newest version of the table; raise if it cannot be read."""
-        with self._reading("table"):
+        with self._translating_errors("table"):
             try:
                 if self._catalog is None:
                     self._catalog = load_catalog(self._catalog_name, **self._properties)
@@ -167,9 +172,9 @@ class IcebergSource(Source):
             )
         return table
 
-    def _refresh(self) -> History:
+    def _newest_history(self) -> History:
         """Return the history of the newest version of the table."""
-        table = self._load()
+        table = self._load_newest()
         metadata = table.metadata
         self._check_columns(metadata)
         self._access = Access(
@@ -178,7 +183,7 @@ class IcebergSource(Source):
             format_version=metadata.format_version,
         )
         if self._history is not None and self._history.metadata.table_uuid != metadata.table_uuid:
-            self._known.clear()
+            self._known_pieces.clear()
         self._history = History(
             metadata,
             table.io,
@@ -187,7 +192,7 @@ class IcebergSource(Source):
             changes=self._rows.signed,
             on_skip=self._report_skipped if self._rows.skips else None,
             may_have_rows=self._file_test(metadata, table),
-            known=self._known,
+            known=self._known_pieces,
         )
         return self._history
 
@@ -239,7 +244,7 @@ class IcebergSource(Source):
         """Return the reader of the columns; look them up in the table once."""
         if self._reader is not None:
             return self._reader
-        newest = self._load().schema()
+        newest = self._load_newest().schema()
         shown = self._table_name
         chosen = self._rows.names
         if chosen is None:
@@ -303,29 +308,31 @@ class IcebergSource(Source):
 
     def open(self, position: Position | None) -> None:
         """Load the table; raise if it cannot be read on from `position`."""
-        self._start = None
-        history = self._refresh()
+        self._start_position = None
+        history = self._newest_history()
         if position is None:
-            self._start = self._first_place(history).encoded()
+            self._start_position = self._first_place(history).encoded()
         else:
-            place = self._checked(history, position)
-            for _ in history.path(place, self._head(history)):
-                break
+            start = self._checked_place(history, position)
+            steps = history.path(start, self._place_after_newest(history))
+            next(iter(steps), None)  # raises if the snapshots in between have gone
 
     def start(self) -> Position:
         """Return the place before the first row of a new query."""
-        if self._start is None:
-            self._start = self._first_place(self._history or self._refresh()).encoded()
-        return self._start
+        if self._start_position is None:
+            self._start_position = self._first_place(
+                self._history or self._newest_history()
+            ).encoded()
+        return self._start_position
 
     def _first_place(self, history: History) -> SnapshotPlace:
         """Return the place at which a new query begins."""
         metadata, number = history.metadata, self._first
-        if self._tag is not None:
-            ref = metadata.refs.get(self._tag)
+        if self._start_tag is not None:
+            ref = metadata.refs.get(self._start_tag)
             if ref is None:
                 raise SourceError(
-                    f"The Iceberg table {self._table_name!r} has no tag {self._tag!r}.",
+                    f"The Iceberg table {self._table_name!r} has no tag {self._start_tag!r}.",
                     remedy=f"Give one of {listing(list(metadata.refs))}, or snapshot=.",
                     table=self._table_name,
                 )
@@ -339,13 +346,13 @@ class IcebergSource(Source):
                 table=self._table_name,
             )
         place = SnapshotPlace(table=str(metadata.table_uuid), snapshot=number)
-        return replace(place, part="all") if self._existing and number is not None else place
+        return replace(place, part="all") if self._reads_existing and number is not None else place
 
-    def _head(self, history: History) -> SnapshotPlace:
+    def _place_after_newest(self, history: History) -> SnapshotPlace:
         """Return the place after the newest snapshot of the branch."""
         return SnapshotPlace(table=str(history.metadata.table_uuid), snapshot=history.head)
 
-    def _checked(self, history: History, position: Position) -> SnapshotPlace:
+    def _checked_place(self, history: History, position: Position) -> SnapshotPlace:
         """Return the place of a position; raise if it is one of another table."""
         place = SnapshotPlace.decoded(position)
         if place.table != str(history.metadata.table_uuid):
@@ -360,23 +367,26 @@ class IcebergSource(Source):
 
     def end(self, position: Position) -> Position:
         """Return the place after the newest snapshot."""
-        history = self._refresh()
-        self._checked(history, position)
-        return self._head(history).encoded()
+        history = self._newest_history()
+        self._checked_place(history, position)
+        return self._place_after_newest(history).encoded()
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
-        history = self._history or self._refresh()
+        history = self._history or self._newest_history()
         if until is not None:
-            begin, target = self._checked(history, position), SnapshotPlace.decoded(until)
+            begin, target = self._checked_place(history, position), SnapshotPlace.decoded(until)
         else:
             begin = SnapshotPlace.decoded(position)
-            if not begin.part and begin == self._head(history):
-                history = self._refresh()
-            begin, target = self._checked(history, position), self._head(history)
-        with self._reading("metadata"):
+            if not begin.part and begin == self._place_after_newest(history):
+                history = self._newest_history()
+            begin, target = (
+                self._checked_place(history, position),
+                self._place_after_newest(history),
+            )
+        with self._translating_errors("metadata"):
             versions = history.versions(begin, target)
             limits = self._rows.limits(limit, MAX_STEPS)
             return epoch_end(versions, begin, limits, self._splitter.num_rows).place.encoded()
@@ -395,9 +405,9 @@ class IcebergSource(Source):
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return about `parallelism` splits: groups of small files, and parts of large ones."""
-        history = self._history or self._refresh()
-        with self._reading("metadata"):
-            place = self._checked(history, begin)
+        history = self._history or self._newest_history()
+        with self._translating_errors("metadata"):
+            place = self._checked_place(history, begin)
             pieces, skipped = pieces_between(history.versions(place, SnapshotPlace.decoded(end)))
         filtered = bool(self._rows.filters)
         splits = self._splitter.splits(pieces, parallelism, skipped=skipped, filtered=filtered)
@@ -410,7 +420,7 @@ class IcebergSource(Source):
 
     def reading_piece(self, piece: IcebergPiece) -> AbstractContextManager[None]:
         """Translate errors of a block that reads a piece's file."""
-        return self._reading(f"file {piece.path!r}", piece)
+        return self._translating_errors(f"file {piece.path!r}", piece)
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -423,7 +433,7 @@ class IcebergSource(Source):
                 yield from reader.read(access, piece, columns)
 
     @contextlib.contextmanager
-    def _reading(self, what: str, piece: IcebergPiece | None = None) -> Iterator[None]:
+    def _translating_errors(self, what: str, piece: IcebergPiece | None = None) -> Iterator[None]:
         """Translate errors of a block that reads metadata or a file."""
         try:
             yield
@@ -458,8 +468,8 @@ class IcebergSource(Source):
         rows: int | None = 0
         size, oldest = 0, None
         try:
-            place = self._checked(history, position)
-            for step, _, _, _ in history.path(place, self._head(history)):
+            place = self._checked_place(history, position)
+            for step, _, _, _ in history.path(place, self._place_after_newest(history)):
                 added = history.added(step)
                 rows = None if added is None or rows is None else rows + added[0]
                 size += 0 if added is None else added[1]
@@ -481,4 +491,4 @@ class IcebergSource(Source):
         """Close the catalog."""
         if self._catalog is not None:
             self._catalog.close()
-        self._forget()
+        self._forget_table()

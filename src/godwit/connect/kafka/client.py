@@ -423,7 +423,7 @@ class ClusterAdmin:
             if stale is not None:
                 if self._is_timed_out(start_s):
                     raise stale
-                self._refresh({topic for topic, _ in partitions})
+                self._refresh_metadata({topic for topic, _ in partitions})
         return offsets
 
     def _is_timed_out(self, start_s: float) -> bool:
@@ -468,7 +468,7 @@ class ClusterAdmin:
         value = settings[name].value if name in settings else None
         return None if value is None else str(value)
 
-    def _refresh(self, topics: Iterable[str]) -> None:
+    def _refresh_metadata(self, topics: Iterable[str]) -> None:
         """Refresh the client's metadata of topics whose partitions or leaders have changed."""
         time.sleep(_OFTEN_S)
         for topic in topics:

@@ -89,20 +89,24 @@ class RangeReader:
             self._consumer = Consumer({**config, **ours})
         except (KafkaException, ValueError, TypeError) as error:
             raise settings.to_error(error, self._log, time.monotonic()) from None
-        self._at: dict[_Partition, int] = {}  # assigned partition → next offset to return
-        self._seen: dict[_Partition, int] = {}  # up to where all messages were returned or are held
-        self._held: dict[_Partition, list[Message]] = {}
+        self._next_offsets: dict[_Partition, int] = {}  # assigned partition → next offset to return
+        self._seen_up_to: dict[
+            _Partition, int
+        ] = {}  # up to where all messages were returned or are held
+        self._held_messages: dict[_Partition, list[Message]] = {}
         self._topics: set[str] = set()  # whose leaders the consumer knows
         self.idle_since_s = time.monotonic()
 
     def num_continued(self, ranges: Sequence[OffsetRange]) -> int:
         """Count the ranges that begin at the offset this reader has reached in their partition."""
-        return sum(self._at.get(r.topic_partition) == r.begin for r in ranges)
+        return sum(self._next_offsets.get(r.topic_partition) == r.begin for r in ranges)
 
     def num_partitions_followed(self, begins: Mapping[_Partition, int]) -> tuple[int, int]:
         """Count the partitions of `begins` that this reader reads: at that offset, and at any."""
-        followed = sum(self._at.get(partition) == begin for partition, begin in begins.items())
-        return followed, len(begins.keys() & self._at.keys())
+        followed = sum(
+            self._next_offsets.get(partition) == begin for partition, begin in begins.items()
+        )
+        return followed, len(begins.keys() & self._next_offsets.keys())
 
     def collect_fetched(self, begins: Mapping[_Partition, int]) -> dict[_Partition, int] | None:
         """Collect fetched messages without waiting; return partition → offset after the last.
@@ -110,18 +114,18 @@ class RangeReader:
         Partitions that the reader does not read yet are fetched from now on. Returns ``None`` if it
         is at other offsets, or far behind the partitions' ends: then the cluster has to be asked.
         """
-        partitions = [partition for partition in begins if partition in self._at]
-        if any(self._at[partition] != begins[partition] for partition in partitions):
-            if any(self._at[partition] < begins[partition] for partition in partitions):
+        partitions = [partition for partition in begins if partition in self._next_offsets]
+        if any(self._next_offsets[partition] != begins[partition] for partition in partitions):
+            if any(self._next_offsets[partition] < begins[partition] for partition in partitions):
                 self._discard_fetched()  # others have read on
             return None
         if not partitions:
             return None
         if len(partitions) < len(begins):
-            self._assign([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
-        if sum(map(len, self._held.values())) < FEW:
+            self._start_fetching([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
+        if sum(map(len, self._held_messages.values())) < FEW:
             self._poll_messages(0)
-        reached = {partition: self._seen[partition] for partition in begins}
+        reached = {partition: self._seen_up_to[partition] for partition in begins}
         near = 0 if reached == begins else BATCH
         for partition, seen in reached.items():
             _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
@@ -140,7 +144,7 @@ class RangeReader:
         for wave in waves:
             complete = False
             try:
-                self._assign(wave)
+                self._start_fetching(wave)
                 for r in wave:
                     yield from self._read_range(r)
                 complete = few
@@ -150,53 +154,55 @@ class RangeReader:
                 if not complete:  # do not fetch messages that are not asked for
                     self._discard_fetched()
 
-    def _assign(self, ranges: Sequence[OffsetRange]) -> None:
+    def _start_fetching(self, ranges: Sequence[OffsetRange]) -> None:
         """Start fetching the messages of these ranges, unless they are being fetched."""
-        if all(self._at.get(r.topic_partition) == r.begin for r in ranges):
+        if all(self._next_offsets.get(r.topic_partition) == r.begin for r in ranges):
             return
-        elsewhere = any(self._at.get(r.topic_partition, r.begin) != r.begin for r in ranges)
+        elsewhere = any(
+            self._next_offsets.get(r.topic_partition, r.begin) != r.begin for r in ranges
+        )
         for topic in {r.topic for r in ranges} - self._topics:
             # Left to itself, a new consumer looks for leaders once a second.
             self._consumer.list_topics(topic, timeout=self._settings.timeout_s)
             self._topics.add(topic)
         begins = {r.topic_partition: r.begin for r in ranges}
-        new = {p: begin for p, begin in begins.items() if elsewhere or p not in self._at}
+        new = {p: begin for p, begin in begins.items() if elsewhere or p not in self._next_offsets}
         if elsewhere:  # the ranges read so far say nothing about the next ones
-            self._at, self._seen, self._held = {}, {}, {}
-        self._at |= new
-        self._seen |= new
-        self._held |= {partition: [] for partition in new}
+            self._next_offsets, self._seen_up_to, self._held_messages = {}, {}, {}
+        self._next_offsets |= new
+        self._seen_up_to |= new
+        self._held_messages |= {partition: [] for partition in new}
         assigned = [TopicPartition(*partition, offset) for partition, offset in new.items()]
-        if len(new) == len(self._at):
+        if len(new) == len(self._next_offsets):
             self._consumer.assign(assigned)
         else:
             self._consumer.incremental_assign(assigned)
 
     def _discard_fetched(self) -> None:
         """Discard fetched messages and assignments."""
-        self._at, self._seen, self._held = {}, {}, {}
+        self._next_offsets, self._seen_up_to, self._held_messages = {}, {}, {}
         self._consumer.unassign()
 
     def _read_range(self, offset_range: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of one range in batches, each with the range."""
         start_s = progress_s = time.monotonic()
-        while (seen := self._seen[offset_range.topic_partition]) < offset_range.end:
-            fetched = self._held[offset_range.topic_partition]
+        while (seen := self._seen_up_to[offset_range.topic_partition]) < offset_range.end:
+            fetched = self._held_messages[offset_range.topic_partition]
             if len(fetched) >= BATCH:
-                self._held[offset_range.topic_partition] = []
+                self._held_messages[offset_range.topic_partition] = []
                 yield offset_range, fetched
                 progress_s = time.monotonic()
             self._poll_messages()
-            if self._seen[offset_range.topic_partition] > seen:
+            if self._seen_up_to[offset_range.topic_partition] > seen:
                 progress_s = time.monotonic()
             else:
                 self._check_progress(offset_range, start_s, progress_s)
-        fetched = self._held[offset_range.topic_partition]
+        fetched = self._held_messages[offset_range.topic_partition]
         cut = len(fetched)
         if fetched and (fetched[-1].offset() or 0) >= offset_range.end:
             cut = bisect_left(fetched, offset_range.end, key=_OFFSET)
-        self._held[offset_range.topic_partition] = fetched[cut:]
-        self._at[offset_range.topic_partition] = offset_range.end
+        self._held_messages[offset_range.topic_partition] = fetched[cut:]
+        self._next_offsets[offset_range.topic_partition] = offset_range.end
         if cut:
             yield offset_range, fetched[:cut]
 
@@ -208,10 +214,12 @@ class RangeReader:
             if first is None:
                 return
             messages = [first, *self._consumer.consume(BATCH - 1, 0)]
-        if len(self._at) == 1 and not any(map(Message.error, messages)):
-            (partition,) = self._at
-            self._held[partition] += messages
-            self._seen[partition] = max(self._seen[partition], _OFFSET(messages[-1]) + 1)
+        if len(self._next_offsets) == 1 and not any(map(Message.error, messages)):
+            (partition,) = self._next_offsets
+            self._held_messages[partition] += messages
+            self._seen_up_to[partition] = max(
+                self._seen_up_to[partition], _OFFSET(messages[-1]) + 1
+            )
             return
         for message in messages:
             self._store_message(message)
@@ -222,21 +230,21 @@ class RangeReader:
         offset: Any = message.offset()
         error = message.error()
         if error is None:
-            if partition in self._held and offset >= self._seen[partition]:
-                self._held[partition].append(message)
-                self._seen[partition] = offset + 1
+            if partition in self._held_messages and offset >= self._seen_up_to[partition]:
+                self._held_messages[partition].append(message)
+                self._seen_up_to[partition] = offset + 1
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            if partition in self._seen:
-                self._seen[partition] = max(self._seen[partition], offset)
+            if partition in self._seen_up_to:
+                self._seen_up_to[partition] = max(self._seen_up_to[partition], offset)
         elif error.code() in _LOST:
-            raise OffsetsLostError(partition, self._seen.get(partition, offset))
+            raise OffsetsLostError(partition, self._seen_up_to.get(partition, offset))
         else:
             raise KafkaException(error)
 
     def _check_progress(self, offset_range: OffsetRange, start_s: float, progress_s: float) -> None:
-        """Raise if the cluster refuses to answer, or no message of the range came for too long.
+        """Raise if the cluster refuses requests, or no message of the range arrived for too long.
 
-        `start_s`: when reading began. `progress_s`: when the last message came.
+        `start_s`: when reading began. `progress_s`: when the last message arrived.
         """
         now_s = time.monotonic()
         waited = KafkaException(
@@ -251,7 +259,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the consumer."""
-        self._held = {}
+        self._held_messages = {}
         with contextlib.suppress(KafkaException, RuntimeError):
             self._consumer.close()
 

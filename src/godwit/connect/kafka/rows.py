@@ -104,15 +104,15 @@ class MessageLayout:
         """Return the encoded value of each message; ``None`` for deleted rows."""
         columns = rows.select(self.value_columns(rows.schema.names))
         if not self.deletes or self.value.writes_changes:
-            return _encode(self.value, columns)
+            return _encode_rows(self.value, columns)
         is_upsert = pc.greater(rows.column(CHANGE.name), 0)
-        encoded = iter(_encode(self.value, columns.filter(is_upsert)))
+        encoded = iter(_encode_rows(self.value, columns.filter(is_upsert)))
         return [next(encoded) if stays else None for stays in is_upsert.to_pylist()]
 
     def _message_keys(self, rows: pa.RecordBatch) -> list[Value]:
         """Return the encoded key of each message; ``None`` if messages have no key."""
         if self.key_format is not None:
-            return _encode(self.key_format, rows.select(list(self.key)))
+            return _encode_rows(self.key_format, rows.select(list(self.key)))
         if len(self.key) > 1:
             return JsonMessages(None).encode(rows.select(list(self.key)))
         column = rows[self.key[0]]
@@ -125,7 +125,7 @@ class MessageLayout:
         return keys
 
 
-def _encode(message_format: MessageFormat, rows: pa.RecordBatch) -> list[Value]:
+def _encode_rows(message_format: MessageFormat, rows: pa.RecordBatch) -> list[Value]:
     """Encode rows; whatever a format raises is the fault of a row, but for `NOT_OF_MESSAGES`."""
     try:
         values = message_format.encode(rows)
@@ -158,19 +158,22 @@ class SizeCheck:
         """Return the rows that the topic cannot take."""
         batch = rows.cast(self.schema) if rows.schema != self.schema else rows
         try:
-            if self._takes_any(batch) and self._parts * _bound_bytes(batch) <= self.max_bytes:
+            if (
+                self._takes_any(batch)
+                and self._messages_per_row * _bound_bytes(batch) <= self.max_bytes
+            ):
                 return None
-            sizes = [self._parts * m.size_bytes for m in self.layout.messages(batch)]
+            sizes = [self._messages_per_row * m.size_bytes for m in self.layout.messages(batch)]
             large = np.flatnonzero(np.asarray(sizes, np.int64) > self.max_bytes)
             if not large.size:
                 return None
             reasons = [self._too_large_reason(sizes[row]) for row in large]
             return Rejections(rows=large, reasons=reasons)
         except UnwritableError:
-            return self._rejections(batch)
+            return self._rows_too_large_or_bad(batch)
 
     @property
-    def _parts(self) -> int:
+    def _messages_per_row(self) -> int:
         """Number of rows that a message may have: with its former row two, of unknown size."""
         return 2 if self.layout.deletes and self.layout.value.writes_former else 1
 
@@ -187,7 +190,7 @@ class SizeCheck:
         beyond = map(KNOWN_YEARS.bad, batch.columns)  # which ISO 8601 text cannot have
         return not any(bad is not None and pc.any(bad).as_py() for bad in beyond)
 
-    def _rejections(self, batch: pa.RecordBatch) -> Rejections | None:
+    def _rows_too_large_or_bad(self, batch: pa.RecordBatch) -> Rejections | None:
         """Return the rows of a batch whose messages are too large or cannot be encoded."""
         rows, reasons = [], []
         for row in range(batch.num_rows):
@@ -197,7 +200,7 @@ class SizeCheck:
                 rows.append(row)
                 reasons.append(f"it cannot be written: {error}")
             else:
-                size = self._parts * message.size_bytes
+                size = self._messages_per_row * message.size_bytes
                 if size > self.max_bytes:
                     rows.append(row)
                     reasons.append(self._too_large_reason(size))

@@ -189,7 +189,7 @@ class KafkaSink(TargetSink):
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that cannot be encoded or are too large as messages."""
-        return self._check
+        return self._size_check
 
     def _fit(self, context: SinkContext) -> None:
         """Set the columns of messages, or raise."""
@@ -225,7 +225,7 @@ class KafkaSink(TargetSink):
         """Look up the topic; a producer is not made, since it would fence that of a query."""
         with self._opening_errors():
             self._look_up_topic()
-        return self._check
+        return self._size_check
 
     def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that translates errors of the cluster while the sink is opened."""
@@ -237,12 +237,12 @@ class KafkaSink(TargetSink):
     def open(self, context: SinkContext) -> None:
         """Look up the topic, or raise; fence earlier producers of the same transactional id."""
         self._fit(context)
-        self._last = -1
+        self._last_epoch = -1
         with self._opening_errors():
             self._look_up_topic()
-            self._connect()
+            self._connected_producer()
             if self._exactly_once and (point := self.last_delivered()) is not None:
-                self._last = point.epoch
+                self._last_epoch = point.epoch
 
     def _look_up_topic(self) -> None:
         """Read the topic's limit for messages; raise if there is no such topic."""
@@ -255,7 +255,7 @@ class KafkaSink(TargetSink):
         self._max_bytes = int(
             admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
         )
-        self._check = SizeCheck(
+        self._size_check = SizeCheck(
             layout=self._messages, schema=self._schema, max_bytes=self._max_bytes
         )
 
@@ -286,11 +286,11 @@ class KafkaSink(TargetSink):
             "cannot look up its last epoch", "Check the cluster, and start again."
         ):
             self._in_transaction(point, lambda _: None)
-        self._last = point.epoch
+        self._last_epoch = point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's messages and its number in one transaction, unless it is recorded."""
-        if output.epoch <= self._last:
+        if output.epoch <= self._last_epoch:
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
@@ -304,10 +304,10 @@ class KafkaSink(TargetSink):
             if self._exactly_once:
                 self._in_transaction(output.point, lambda to: self._send_messages(output, to))
             else:
-                producer = self._connect()
+                producer = self._connected_producer()
                 self._send_messages(output, producer)
-                self._flush(producer)
-        self._last = output.epoch
+                self._flush_messages(producer)
+        self._last_epoch = output.epoch
 
     def close(self) -> None:
         """Close the clients; a transaction that is open is aborted."""
@@ -330,7 +330,7 @@ class KafkaSink(TargetSink):
         entry = TopicPartition(self._topic, 0, point.epoch + 1, metadata=recorded)
         for attempt in range(1, _ATTEMPTS + 1):
             start_s = time.monotonic()
-            producer = self._connect()
+            producer = self._connected_producer()
             try:
                 producer.begin_transaction()
                 wait_for_epoch = self._record_epoch(producer, entry)
@@ -340,7 +340,7 @@ class KafkaSink(TargetSink):
                 except BaseException:
                     with suppress(KafkaException):
                         wait_for_epoch()  # a transaction takes one call at a time
-                    self._abort(producer)
+                    self._abort_transaction(producer)
                     raise
                 wait_for_epoch()
                 self._commit_transaction(producer)
@@ -413,7 +413,7 @@ class KafkaSink(TargetSink):
                 raise self._fenced_error(time.monotonic() - start_s, error) from None
             return
         if met.txn_requires_abort() and self._producer is not None:
-            self._abort(self._producer)
+            self._abort_transaction(self._producer)
         else:
             self._drop_producer()
         first = undelivered[0][1] if undelivered else met
@@ -440,7 +440,7 @@ class KafkaSink(TargetSink):
             "Two runs of one checkpoint write to it; let one continue.",
         )
 
-    def _abort(self, producer: Producer) -> None:
+    def _abort_transaction(self, producer: Producer) -> None:
         """Abort a transaction; if that fails, drop the producer: the next one aborts it."""
         self._undelivered = []
         try:
@@ -455,7 +455,7 @@ class KafkaSink(TargetSink):
             self._producer.purge()
             self._producer = None
 
-    def _connect(self) -> Producer:
+    def _connected_producer(self) -> Producer:
         """Return the producer; a new one fences earlier producers of the transactional id."""
         if self._producer is not None:
             return self._producer
@@ -467,7 +467,7 @@ class KafkaSink(TargetSink):
         }
         ours: dict[str, Any] = {"delivery_report_only_error": True, "enable_idempotence": True}
         if self._exactly_once:
-            ours["transactional_id"] = self._own_name
+            ours["transactional_id"] = self._transactional_id
             ours["transaction_timeout_ms"] = round(self._transaction_s * 1000)
             if _KNOWS_RECOVERY:
                 # Else it forgets all brokers whenever none can be reached: see `_record_epoch`.
@@ -486,7 +486,7 @@ class KafkaSink(TargetSink):
         return producer
 
     @property
-    def _own_name(self) -> str:
+    def _transactional_id(self) -> str:
         """Name of this sink of this query, used as transactional id and consumer group."""
         return f"godwit-{self._context.query_id}-{self._context.writer}"
 
@@ -501,7 +501,7 @@ class KafkaSink(TargetSink):
         if self._group is None:
             ours = self._settings.client(
                 self._log,
-                group_id=self._own_name,
+                group_id=self._transactional_id,
                 enable_auto_commit=False,
                 isolation_level="read_committed",  # offsets of open transactions are waited for
             )
@@ -515,10 +515,10 @@ class KafkaSink(TargetSink):
         refused: list[pa.RecordBatch] = []
         reasons: list[str] = []
         sent = 0
-        for batch in self._batches(output):
+        for batch in self._batches_of_output(output):
             rows = batch
             checked = batch.select(self._schema.names)  # without the former row
-            rejections = self._check(checked)
+            rejections = self._size_check(checked)
             if rejections is not None:
                 refused.append(checked.take(pa.array(rejections.rows)))
                 reasons += rejections.reasons
@@ -563,7 +563,7 @@ class KafkaSink(TargetSink):
             else:
                 return
 
-    def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+    def _batches_of_output(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches, one row per key where rows are upserts."""
         keys = self._messages.key if self._messages.deletes else ()
         if keys and self._messages.value.writes_changes:
@@ -587,7 +587,7 @@ class KafkaSink(TargetSink):
         if self._undelivered:
             raise KafkaException(self._undelivered[0][1])
 
-    def _flush(self, producer: Producer) -> None:
+    def _flush_messages(self, producer: Producer) -> None:
         """Wait until the broker has all messages; raise with the reason if it refused one."""
         start_s = time.monotonic()
         left = producer.flush(self._settings.timeout_s)

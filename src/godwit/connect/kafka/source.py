@@ -121,49 +121,54 @@ class KafkaSource(Source):
         config: Mapping[str, Any] | None,
     ) -> None:
         self._topics = _topic_names(topics)
-        self._where = f"The Kafka source of {listing(self._topics)}"
+        self._name_in_errors = f"The Kafka source of {listing(self._topics)}"
         self._settings = check_settings(
-            self._where, servers, config, seconds(timeout, "The timeout of a Kafka source")
+            self._name_in_errors, servers, config, seconds(timeout, "The timeout of a Kafka source")
         )
         self._format = self._checked_format(value, schema)
-        self._extra = self._extra_columns(include)
-        self._start = self._checked_start(start)
+        self._extra_column_types = self._extra_columns(include)
+        self._starting_offsets = self._checked_start(start)
         if max_rows_per_epoch is not None:
             check_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
         self._max_rows = max_rows_per_epoch
         self._isolation = self._checked_choice(
             "isolation", isolation, "read_committed", "read_uncommitted"
         )
-        self._skips_lost = (
+        self._skips_lost_messages = (
             self._checked_choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
         )
-        check_on_bad(self._where, on_bad, rejects)
+        check_on_bad(self._name_in_errors, on_bad, rejects)
         self._on_bad, self.rejects = on_bad, rejects
         self._group = group
         assert self._format.schema is not None
         value_schema = plain_schema(self._format.schema)
         self._schema = pa.schema(
-            [*value_schema, *(pa.field(n, _EXTRA[what]) for n, what in self._extra.items())]
+            [
+                *value_schema,
+                *(pa.field(n, _EXTRA[what]) for n, what in self._extra_column_types.items()),
+            ]
         )
         self._value_names = frozenset(value_schema.names)
-        self._prepare()
+        self._init_unpickled()
 
-    def _prepare(self) -> None:
+    def _init_unpickled(self) -> None:
         """Initialise the fields that are not pickled: caches and clients."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
-        self._unreported = ""  # error of the last report to the group
+        self._last_report_error = ""  # error of the last report to the group
         self._states: dict[str, TopicState] = {}
-        self._looked_s = self._asked_s = -1.0  # when topics, and their ends, were asked for
+        self._topics_asked_s = (
+            self._ends_asked_s
+        ) = -1.0  # when topics, and their ends, were asked for
         # of the messages fetched when `latest` was asked: offsets from, up to
-        self._fetched: Mapping[tuple[str, int], tuple[int, int]] = {}
+        self._fetched_offsets: Mapping[tuple[str, int], tuple[int, int]] = {}
         self._bytes_per_row = float(_GUESSED_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave connections, and the sink, behind."""
         fresh = type(self).__new__(type(self))
         vars(fresh).update(vars(self), rejects=None)
-        fresh._prepare()  # noqa: SLF001  its own
+        fresh._init_unpickled()  # noqa: SLF001  its own
         return vars(fresh)
 
     unreadable = _UNREADABLE
@@ -198,12 +203,14 @@ class KafkaSource(Source):
     @property
     def arrival_time(self) -> str | None:  # type: ignore[override]
         """Name of the column with the broker's timestamps, if it is included."""
-        return next((n for n, what in self._extra.items() if what == "timestamp"), None)
+        return next(
+            (n for n, what in self._extra_column_types.items() if what == "timestamp"), None
+        )
 
     @property
     def trace_headers(self) -> str | None:  # type: ignore[override]
         """Name of the column with the messages' headers, if it is included."""
-        return next((n for n, what in self._extra.items() if what == "headers"), None)
+        return next((n for n, what in self._extra_column_types.items() if what == "headers"), None)
 
     def open(self, position: Position | None) -> None:
         """Look up the topics; raise if `position` belongs to other topics."""
@@ -251,7 +258,7 @@ class KafkaSource(Source):
         here = all(
             r.begin == first and r.end <= last
             for r in ranges
-            for first, last in [self._fetched.get(r.topic_partition, (-1, -1))]
+            for first, last in [self._fetched_offsets.get(r.topic_partition, (-1, -1))]
         )
         asked = _num_offsets(ranges)
         if self._admin is not None and not here:
@@ -286,7 +293,7 @@ class KafkaSource(Source):
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
                 "Start the query again: it continues without the lost messages."
-                if self._skips_lost
+                if self._skips_lost_messages
                 else "Raise the topic's retention. To continue without the lost messages: "
                 'on_data_loss="skip".',
                 topic=topic,
@@ -328,18 +335,18 @@ class KafkaSource(Source):
         if error is not None:
             self._warn_not_reported(KafkaException(error))
         else:
-            self._unreported = ""
+            self._last_report_error = ""
 
     def _warn_not_reported(self, error: Exception) -> None:
         """Report, once per reason, that offsets could not be committed.
 
         Nothing depends on it.
         """
-        before, self._unreported = self._unreported, self._settings.text_of(error)
-        if before != self._unreported:
+        before, self._last_report_error = self._last_report_error, self._settings.text_of(error)
+        if before != self._last_report_error:
             self.report(
-                f"{self._where}: offsets are not reported to group {self._group!r}: "
-                f"{self._unreported}"
+                f"{self._name_in_errors}: offsets are not reported to group {self._group!r}: "
+                f"{self._last_report_error}"
             )
 
     def describe(self, position: Position) -> dict[str, Any]:
@@ -373,7 +380,7 @@ class KafkaSource(Source):
             # Who waits for an earlier end is to hear whether it is reached.
             here = self._fetched_ends(position) if fetched and until is None else None
             ends = self._end_offsets(position) if here is None else here
-            self._fetched = {
+            self._fetched_offsets = {
                 p: (_next_offset(position, *p), end) for p, end in (here or {}).items()
             }
             if until is not None:
@@ -400,17 +407,17 @@ class KafkaSource(Source):
         self._check_topics(None)
         assert self._admin is not None
         partitions = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
-        if self._start == "latest":
+        if self._starting_offsets == "latest":
             offsets = self._admin.end_offsets(partitions, committed=self._reads_committed)
-        elif isinstance(self._start, dt.datetime):
-            time_ms = int(self._start.timestamp() * 1000)
+        elif isinstance(self._starting_offsets, dt.datetime):
+            time_ms = int(self._starting_offsets.timestamp() * 1000)
             offsets = self._admin.offsets_at_time(partitions, time_ms)
             late = [p for p, offset in offsets.items() if offset < 0]
             offsets |= self._admin.end_offsets(late, committed=self._reads_committed)
         else:
             offsets = self._admin.first_offsets(partitions)
-            if isinstance(self._start, Mapping):
-                offsets |= self._checked_offsets(self._start, offsets)
+            if isinstance(self._starting_offsets, Mapping):
+                offsets |= self._checked_offsets(self._starting_offsets, offsets)
         return {
             topic: {
                 "id": state.id,
@@ -467,7 +474,7 @@ class KafkaSource(Source):
             for p in range(state.num_partitions)
         }
         ends = fetched_offsets(self._settings, self._isolation, begins)
-        waits = ends == begins and time.monotonic() - self._asked_s > _ENDS_S
+        waits = ends == begins and time.monotonic() - self._ends_asked_s > _ENDS_S
         return None if waits else ends
 
     def _end_offsets(self, position: Position) -> dict[tuple[str, int], int]:
@@ -475,7 +482,7 @@ class KafkaSource(Source):
         assert self._admin is not None
         partitions = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         ends = self._admin.end_offsets(partitions, committed=self._reads_committed)
-        self._asked_s = time.monotonic()
+        self._ends_asked_s = time.monotonic()
         before = [p for p in partitions if ends[p] < _next_offset(position, *p)]
         if before:
             # Where open transactions begin may be before offsets that the user began with.
@@ -493,7 +500,7 @@ class KafkaSource(Source):
         """Look up topics and partitions every few seconds; raise if a topic was recreated."""
         now_s = time.monotonic()
         assert self._admin is not None
-        if not self._states or now_s - self._looked_s >= _TOPICS_S:
+        if not self._states or now_s - self._topics_asked_s >= _TOPICS_S:
             topics = self._admin.topics(self._topics)
             for topic, state in topics.items():
                 if state is None:
@@ -503,7 +510,7 @@ class KafkaSource(Source):
                         topic=topic,
                     )
             self._states = {topic: state for topic in self._topics if (state := topics[topic])}
-            self._looked_s = now_s
+            self._topics_asked_s = now_s
         for topic, state in self._states.items():
             known = None if position is None else position.get(topic)
             if known is None:
@@ -543,7 +550,7 @@ class KafkaSource(Source):
                 f"partition {r.partition} of topic {r.topic!r} begins with offset {begin}, and "
                 f"{counted(lost, 'offset')} from {r.begin} are yet to be read"
             )
-            if not self._skips_lost:
+            if not self._skips_lost_messages:
                 raise self._source_error(
                     f"{what}: retention has overtaken the query",
                     'Raise the topic\'s retention. To continue without them: on_data_loss="skip".',
@@ -551,7 +558,7 @@ class KafkaSource(Source):
                     partition=r.partition,
                     offset=r.begin,
                 )
-            self.report(f"{self._where}: {what}; they are left out.")
+            self.report(f"{self._name_in_errors}: {what}; they are left out.")
             if begin < r.end:
                 present.append(OffsetRange(r.topic, r.partition, begin, r.end))
         return present
@@ -575,25 +582,29 @@ class KafkaSource(Source):
     ) -> Iterator[pa.RecordBatch | Unreadable]:
         """Yield messages of a range as record batches, and the unreadable ones."""
         names = [name for name in columns if name in self._value_names]
-        extra = {name: self._extra[name] for name in columns if name in self._extra}
+        extra = {
+            name: self._extra_column_types[name]
+            for name in columns
+            if name in self._extra_column_types
+        }
         try:
             arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         except Exception:
-            bad = _bad_parts(extra.values(), offset_range, messages)
+            bad = _unreadable_parts(extra.values(), offset_range, messages)
             if not bad:
                 raise
-            yield self._unreadable(offset_range, messages, bad)
-            messages = _without(messages, bad)
+            yield self._refuse_or_divert_unreadable(offset_range, messages, bad)
+            messages = _messages_not_at(messages, bad)
             arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         values = list(map(Message.value, messages))
         keys = (list(map(Message.key, messages)),) if self._format.reads_keys else ()
         decoded = self._format.decode(values, names, *keys)
         if decoded.bad:
-            yield self._unreadable(offset_range, messages, decoded.bad)
+            yield self._refuse_or_divert_unreadable(offset_range, messages, decoded.bad)
         if decoded.messages is not None:  # rows are fewer or more than messages
             messages = [messages[position] for position in decoded.messages.tolist()]
         elif decoded.bad:
-            messages = _without(messages, decoded.bad)
+            messages = _messages_not_at(messages, decoded.bad)
         if decoded.bad or decoded.messages is not None:
             arrays = {n: _extra_column(what, offset_range, messages) for n, what in extra.items()}
         if not columns:
@@ -603,7 +614,7 @@ class KafkaSource(Source):
         schema = pa.schema([self._schema.field(name) for name in columns])
         yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
 
-    def _unreadable(
+    def _refuse_or_divert_unreadable(
         self, offset_range: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
     ) -> Unreadable:
         """Raise for messages that cannot be decoded, or return them as `Unreadable`."""
@@ -625,7 +636,11 @@ class KafkaSource(Source):
         if self._on_bad == "skip":
             more = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
             _logger.warning(
-                "%s: %s%s; %s left out.", self._where, what, more, counted(len(bad), "message")
+                "%s: %s%s; %s left out.",
+                self._name_in_errors,
+                what,
+                more,
+                counted(len(bad), "message"),
             )
         those = [messages[position] for position, _ in bad]
         columns = [
@@ -644,37 +659,38 @@ class KafkaSource(Source):
         self, value: str | MessageFormat, schema: SchemaLike | None
     ) -> MessageFormat:
         """Return the format of the messages' values; raise if the user's choice is not valid."""
-        chosen = as_format(value, self._where)
+        chosen = as_format(value, self._name_in_errors)
         if schema is not None:
             if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
                 raise InvalidFlowError(
-                    f"{self._where}: schema= has no effect with value={value!r}.",
+                    f"{self._name_in_errors}: schema= has no effect with value={value!r}.",
                     remedy="Leave it out; the format has its columns.",
                 )
             chosen = JsonMessages(to_schema(schema, where="The JSON format"))
         if chosen.schema is None:
             raise InvalidFlowError(
-                f"{self._where}: the columns of its JSON are not known.",
+                f"{self._name_in_errors}: the columns of its JSON are not known.",
                 remedy='Name them, as in schema="plane string, delay double".',
             )
         return chosen
 
     def _extra_columns(self, include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
         """Return column → the part of a message that it has, such as ``"offset"``, or raise."""
-        given = [include] if isinstance(include, str) else include
-        named = dict(given) if isinstance(given, Mapping) else {what: what for what in given}
-        unknown = [what for what in named if what not in _EXTRA]
+        parts = [include] if isinstance(include, str) else include
+        names = dict(parts) if isinstance(parts, Mapping) else {part: part for part in parts}
+        unknown = [part for part in names if part not in _EXTRA]
         if unknown:
             raise InvalidFlowError(
-                f"{self._where}: include names {unknown[0]!r}, which messages do not have.",
+                f"{self._name_in_errors}: include names {unknown[0]!r}, "
+                "which messages do not have.",
                 remedy=f"They have {listing(list(_EXTRA))}.",
             )
-        columns = {name: what for what, name in named.items()}
+        columns = {name: part for part, name in names.items()}
         assert self._format.schema is not None
         twice = [name for name in columns if name in self._format.schema.names]
-        if twice or len(columns) < len(named):
+        if twice or len(columns) < len(names):
             raise InvalidFlowError(
-                f"{self._where}: two columns are called {(twice or list(columns))[0]!r}.",
+                f"{self._name_in_errors}: two columns are called {(twice or list(columns))[0]!r}.",
                 remedy='Name it otherwise, as in include={"timestamp": "arrived_at"}.',
             )
         return columns
@@ -689,7 +705,7 @@ class KafkaSource(Source):
         elif start in ("earliest", "latest") or isinstance(start, dt.datetime):
             return start  # type: ignore[no-any-return]
         raise InvalidFlowError(
-            f"{self._where}: start={start!r} is not a place to begin.",
+            f"{self._name_in_errors}: start={start!r} is not a place to begin.",
             remedy='Give "earliest", "latest", a datetime, offsets by partition, {0: 120}, or of '
             'several topics {"flights": {0: 120}}.',
         )
@@ -698,7 +714,7 @@ class KafkaSource(Source):
         """Return an option's value; raise if it is none of the `known` ones."""
         if value not in known:
             raise InvalidFlowError(
-                f"{self._where}: {option}={value!r} is not known.",
+                f"{self._name_in_errors}: {option}={value!r} is not known.",
                 remedy=f"Give {listing([repr(k) for k in known])}.",
             )
         return value
@@ -719,7 +735,7 @@ class KafkaSource(Source):
 
     def _source_error(self, what: str, remedy: str, **context: Any) -> SourceError:
         """Return an error about this source; `what`: the message, as text."""
-        return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
+        return SourceError(f"{self._name_in_errors}: {what}.", remedy=remedy, **context)
 
 
 def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
@@ -797,7 +813,7 @@ def _extra_column(what: str, offset_range: OffsetRange, messages: list[Message])
     return pa.array(times_ms * 1000, dtype, mask=unknown)
 
 
-def _bad_parts(
+def _unreadable_parts(
     parts: Iterable[str], offset_range: OffsetRange, messages: list[Message]
 ) -> list[tuple[int, str]]:
     """Return the position of each message of which a part other than the value cannot be read.
@@ -816,7 +832,7 @@ def _bad_parts(
 
 def _readable_column(what: str, offset_range: OffsetRange, messages: list[Message]) -> pa.Array:
     """Return the extra column `what` of messages; null where it cannot be read."""
-    bad = {position for position, _ in _bad_parts([what], offset_range, messages)}
+    bad = {position for position, _ in _unreadable_parts([what], offset_range, messages)}
     return pa.concat_arrays(
         [
             pa.nulls(1, _EXTRA[what])
@@ -827,7 +843,7 @@ def _readable_column(what: str, offset_range: OffsetRange, messages: list[Messag
     )
 
 
-def _without(messages: list[Message], bad: Sequence[tuple[int, str]]) -> list[Message]:
+def _messages_not_at(messages: list[Message], bad: Sequence[tuple[int, str]]) -> list[Message]:
     """Return the messages that are not at one of the `bad` positions."""
     gone = {position for position, _ in bad}
     return [message for position, message in enumerate(messages) if position not in gone]

@@ -110,11 +110,11 @@ def read_statement(event: BinlogEvent) -> tuple[str, str]:
     begin = 13 + status + (13 if event.kind == EXECUTE_LOAD else 0)
     text = body[begin + length + 1 :]
     if event.kind == QUERY_COMPRESSED:
-        text = _decompressed(text)
-    return _text(text), _text(body[begin : begin + length])
+        text = _decompress(text)
+    return _decode_text(text), _decode_text(body[begin : begin + length])
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     """Return a text, which is in UTF-8 unless a client used another character set."""
     try:
         return data.decode()
@@ -122,7 +122,7 @@ def _text(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _decompressed(data: bytes) -> bytes:
+def _decompress(data: bytes) -> bytes:
     """Return compressed bytes as they were: the first one says how many have their length."""
     if data[0] & 0x70:
         msg = "the binary log is compressed in another way than zlib"
@@ -207,13 +207,13 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
         **_collations(fields, 2, [p for p, code in enumerate(codes) if code in _TEXTS]),
         **_collations(fields, 10, [p for p, code in enumerate(codes) if code in {ENUM, SET}]),
     }
-    names = list(_texts(fields.get(4, b"")))
+    names = list(_packed_texts(fields.get(4, b"")))
     labels = {
         place: values
         for code, kind in ((SET, 5), (ENUM, 6))
         for place, values in zip(
             [p for p, c in enumerate(codes) if c == code],
-            _lists(fields.get(kind, b"")),
+            _packed_text_lists(fields.get(kind, b"")),
             strict=False,
         )
     }
@@ -231,7 +231,10 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
             tuple(named),
         )
         columns.append(column)
-    keys = list(_numbers(fields.get(8, b""))) or list(_numbers(fields.get(9, b"")))[::2]
+    keys = (
+        list(_packed_integers(fields.get(8, b"")))
+        or list(_packed_integers(fields.get(9, b"")))[::2]
+    )
     return TableMap(schema, name, tuple(columns), tuple(keys))
 
 
@@ -254,27 +257,27 @@ def _read_meta(reader: _Reader, codes: list[int], place: int) -> int:
 def _collations(fields: Mapping[int, bytes], kind: int, places: Sequence[int]) -> dict[int, int]:
     """Return columns → numbers of their collations, given as a default or for each column."""
     if kind + 1 in fields:
-        return dict(zip(places, _numbers(fields[kind + 1]), strict=True))
+        return dict(zip(places, _packed_integers(fields[kind + 1]), strict=True))
     if kind not in fields:
         return {}
-    default, *others = _numbers(fields[kind])
+    default, *others = _packed_integers(fields[kind])
     different = dict(zip(others[::2], others[1::2], strict=True))
     return {place: different.get(n, default) for n, place in enumerate(places)}
 
 
-def _numbers(data: bytes) -> Iterator[int]:
+def _packed_integers(data: bytes) -> Iterator[int]:
     reader = _Reader(data)
     while reader.more:
         yield reader.number()
 
 
-def _texts(data: bytes) -> Iterator[bytes]:
+def _packed_texts(data: bytes) -> Iterator[bytes]:
     reader = _Reader(data)
     while reader.more:
         yield reader.text()
 
 
-def _lists(data: bytes) -> Iterator[tuple[bytes, ...]]:
+def _packed_text_lists(data: bytes) -> Iterator[tuple[bytes, ...]]:
     reader = _Reader(data)
     while reader.more:
         yield tuple(reader.text() for _ in range(reader.number()))
@@ -304,7 +307,7 @@ def read_changes(event: BinlogEvent, sizes: Sequence[int]) -> list[bytes]:
             raise PartialRowsError
     data = event.body[reader.offset :]
     if compressed:
-        data = _decompressed(data)
+        data = _decompress(data)
     changes, offset = [], 0
     prefix = bytes([kind])
     while offset < len(data):
@@ -394,7 +397,7 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
     `schema`: database in which it is executed; `tables`: databases and names. It is read carefully
     rather than exactly: what names a table is taken to be about it.
     """
-    tokens = list(_tokens(statement))
+    tokens = list(_statement_tokens(statement))
     words = [word.upper() for word, _ in tokens]
     if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
         begin = words.index("FOR") + 1
@@ -405,7 +408,7 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
         dropped = tokens[-1][0].casefold()
         number = next((n for n, t in enumerate(tables) if t[0].casefold() == dropped), None)
         return None if number is None else Effect(number, "gone")
-    number = next((n for n, t in enumerate(tables) if _names(tokens, schema, *t)), None)
+    number = next((n for n, t in enumerate(tables) if _is_name_of_table(tokens, schema, *t)), None)
     if number is None:
         return None
     text = " ".join("?" if quoted else w for w, (_, quoted) in zip(words, tokens, strict=True))
@@ -422,7 +425,7 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
         return Effect(number, "truncated")
     name = [token for token in tokens[words.index("TABLE") + 1 :] if token[0].upper() not in _IF]
     name = name[: 3 if name[1:2] == [(".", False)] else 1]
-    number = next((n for n, t in enumerate(tables) if _names(name, schema, *t)), None)
+    number = next((n for n, t in enumerate(tables) if _is_name_of_table(name, schema, *t)), None)
     if number is None:
         return None
     if is_replaced or _RENAMES.search(text):
@@ -430,7 +433,7 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
     return Effect(number, "altered", frozenset(_lost_columns([word for word, _ in tokens])))
 
 
-def _tokens(statement: str) -> Iterator[tuple[str, bool]]:
+def _statement_tokens(statement: str) -> Iterator[tuple[str, bool]]:
     """Yield words, names and signs of a statement, and whether it is a name in quotes."""
     for match in _SQL.finditer(statement):
         kind = match.lastgroup
@@ -441,7 +444,9 @@ def _tokens(statement: str) -> Iterator[tuple[str, bool]]:
             yield match[kind], False
 
 
-def _names(tokens: Sequence[tuple[str, bool]], default: str, schema: str, name: str) -> bool:
+def _is_name_of_table(
+    tokens: Sequence[tuple[str, bool]], default: str, schema: str, name: str
+) -> bool:
     """Return whether tokens have the name of a table."""
     words = [word.casefold() for word, _ in tokens]
     schema, name = schema.casefold(), name.casefold()

@@ -84,10 +84,10 @@ class MariaServer:
     @property
     def name(self) -> str:
         """Server and database, without secrets."""
-        given = self.parameters
-        named = ("unix_socket",) if given.get("unix_socket") else ("host", "port")
+        parameters = self.parameters
+        named = ("unix_socket",) if parameters.get("unix_socket") else ("host", "port")
         named = (*named, "database", "db")
-        return " ".join(f"{name}={given[name]}" for name in named if given.get(name))
+        return " ".join(f"{name}={parameters[name]}" for name in named if parameters.get(name))
 
     def connect(self, *, raw: bool = False) -> Connection:
         """Return a connection; `raw`: values are bytes, else text."""
@@ -96,15 +96,15 @@ class MariaServer:
 
     def try_connect(self, *, raw: bool = False, read_timeout_s: float | None = None) -> Connection:
         """Return a connection, as `connect`; raise the library's errors."""
-        given = {"connect_timeout": 10, **self.parameters}
-        given |= {"charset": "utf8mb4", "autocommit": True, "conv": dict(encoders)}
-        given |= {"use_unicode": not raw, "init_command": _SETTINGS}
-        given |= {"cursorclass": pymysql.cursors.Cursor}
-        if given.get("unix_socket") and not any(name.startswith("ssl") for name in given):
-            given["ssl_disabled"] = True  # else it loads the certificates of the system first
+        parameters = {"connect_timeout": 10, **self.parameters}
+        parameters |= {"charset": "utf8mb4", "autocommit": True, "conv": dict(encoders)}
+        parameters |= {"use_unicode": not raw, "init_command": _SETTINGS}
+        parameters |= {"cursorclass": pymysql.cursors.Cursor}
+        if parameters.get("unix_socket") and not any(name.startswith("ssl") for name in parameters):
+            parameters["ssl_disabled"] = True  # else it loads the certificates of the system first
         if read_timeout_s is not None:
-            given["read_timeout"] = read_timeout_s
-        return pymysql.connect(**given)
+            parameters["read_timeout"] = read_timeout_s
+        return pymysql.connect(**parameters)
 
     def error(self, what: str, remedy: str, **context: object) -> SourceError:
         """Return an error about the source."""
@@ -122,7 +122,7 @@ class MariaServer:
 
     def remedy_of(self, error: Exception) -> str:
         """Return the way out of an error of the server."""
-        if _code(error) in _ACCESS_DENIED:
+        if _error_number(error) in _ACCESS_DENIED:
             user = self.parameters.get("user") or "user"
             return (
                 "The source's user needs the rights to read the log and the tables: GRANT "
@@ -132,7 +132,7 @@ class MariaServer:
         return "Correct that, and start the query again: it continues from its checkpoint."
 
 
-def _code(error: Exception) -> int:
+def _error_number(error: Exception) -> int:
     """Return the number of an error of the server, 0 of other errors."""
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) else 0
@@ -140,7 +140,7 @@ def _code(error: Exception) -> int:
 
 def is_lost(error: Exception) -> bool:
     """Return whether an error says that the connection is lost, which may pass."""
-    return _code(error) in _LOST or not isinstance(error, pymysql.err.Error)
+    return _error_number(error) in _LOST or not isinstance(error, pymysql.err.Error)
 
 
 def query(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:

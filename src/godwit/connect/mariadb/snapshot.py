@@ -41,7 +41,7 @@ class MariaSnapshot:
             failing.callback(self._connection.close)
             for attempt in range(_ATTEMPTS):
                 try:
-                    self._begin(tables)
+                    self._begin_transaction(tables)
                     break
                 except pymysql.err.Error as error:
                     if error.args[0] != _ALTERED or attempt == _ATTEMPTS - 1:
@@ -49,7 +49,7 @@ class MariaSnapshot:
             failing.pop_all()
         self.lsn = place_of(self.gtids)
 
-    def _begin(self, tables: Sequence[MariaTable]) -> None:
+    def _begin_transaction(self, tables: Sequence[MariaTable]) -> None:
         """Begin the transaction, and learn its place in the log."""
         query(self._connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         query(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -81,17 +81,17 @@ class MariaSnapshot:
         """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
         columns = table.key_columns()
         names = ", ".join(c.values.key_selected(quoted(c.name)) for c in columns)
-        source = f"FROM {table.from_clause}{_where(table, after, up_to)}"
+        source = f"FROM {table.from_clause}{_key_range_condition(table, after, up_to)}"
         last = query(
             self._connection,
-            f"SELECT {names} {source}{_order(table)} LIMIT 1 OFFSET {rows - 1}",
+            f"SELECT {names} {source}{_order_by_keys(table)} LIMIT 1 OFFSET {rows - 1}",
         )
         number = rows
         if not last:
             [(count,)] = query(self._connection, f"SELECT COUNT(*) {source}")
             number = int(count)
             last = query(
-                self._connection, f"SELECT {names} {source}{_order(table, ' DESC')} LIMIT 1"
+                self._connection, f"SELECT {names} {source}{_order_by_keys(table, ' DESC')} LIMIT 1"
             )
         return number, [value.decode() for value in last[0]] if last else None
 
@@ -101,7 +101,8 @@ class MariaSnapshot:
         """Yield rows with keys after `after`, up to `up_to`, as columns of values in their form."""
         columns = [column for name in names if (column := table.column(name)) is not None]
         selected = ", ".join(c.values.selected(quoted(c.name)) for c in columns)
-        source = f"FROM {table.from_clause}{_where(table, after, up_to)}{_order(table)}"
+        conditions = f"{_key_range_condition(table, after, up_to)}{_order_by_keys(table)}"
+        source = f"FROM {table.from_clause}{conditions}"
         cursor: Any = self._connection.cursor(pymysql.cursors.SSCursor)
         with contextlib.closing(cursor):
             cursor.execute(f"SELECT {selected} {source}")
@@ -111,38 +112,40 @@ class MariaSnapshot:
                 batch.append(row)
                 size += sum(len(value) for value in row if value is not None)
                 if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                    yield _columns(batch, names)
+                    yield _rows_to_columns(batch, names)
                     batch, size = [], 0
             if batch:
-                yield _columns(batch, names)
+                yield _rows_to_columns(batch, names)
 
 
-def _columns(rows: list[tuple[bytes | None, ...]], names: Sequence[str]) -> pa.RecordBatch:
+def _rows_to_columns(rows: list[tuple[bytes | None, ...]], names: Sequence[str]) -> pa.RecordBatch:
     """Return rows as columns."""
     columns = [pa.array(values, pa.binary()) for values in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def _order(table: MariaTable, direction: str = "") -> str:
+def _order_by_keys(table: MariaTable, direction: str = "") -> str:
     """Return the order of a table's keys."""
     columns = table.key_columns()
     named = ", ".join(c.values.compared(quoted(c.name)) + direction for c in columns)
     return f" ORDER BY {named}" if named else ""
 
 
-def _where(table: MariaTable, after: Key | None, up_to: Key | None) -> str:
+def _key_range_condition(table: MariaTable, after: Key | None, up_to: Key | None) -> str:
     """Return the condition that a key is after `after`, and not after `up_to`."""
     columns = table.key_columns()
     names = [column.values.compared(quoted(column.name)) for column in columns]
     conditions = [
-        _compared(names, [c.literal(text) for c, text in zip(columns, key, strict=True)], sign)
+        _key_comparison(
+            names, [c.literal(text) for c, text in zip(columns, key, strict=True)], sign
+        )
         for sign, key in ((">", after), ("<", up_to))
         if key is not None
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _compared(names: Sequence[str], values: Sequence[str], sign: str) -> str:
+def _key_comparison(names: Sequence[str], values: Sequence[str], sign: str) -> str:
     """Return the condition that a key is after another, or (``<``) not after it.
 
     It is written out, since the server uses an index for its first part only then.
@@ -150,7 +153,7 @@ def _compared(names: Sequence[str], values: Sequence[str], sign: str) -> str:
     [name, *names], [value, *values] = names, values
     if not names:
         return f"{name} {sign}{'=' if sign == '<' else ''} {value}"
-    rest = _compared(names, values, sign)
+    rest = _key_comparison(names, values, sign)
     return f"({name} {sign}= {value} AND ({name} {sign} {value} OR {rest}))"
 
 
@@ -163,7 +166,7 @@ def keys_up_to(
     numbers: set[int] = set()
     for begin in range(0, len(keys), 500):
         tests = [
-            _compared([c.literal(t) for c, t in zip(columns, key, strict=True)], bounds, "<")
+            _key_comparison([c.literal(t) for c, t in zip(columns, key, strict=True)], bounds, "<")
             for key in keys[begin : begin + 500]
         ]
         [row] = query(connection, f"SELECT {', '.join(tests)}")

@@ -92,13 +92,13 @@ class MariaDBSource(TableSource):
         super().__init__(server, options)
         self._decoding = MariaDBDecoding(server)
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _init_unpickled(self) -> None:
+        super()._init_unpickled()
         self._stream: BinlogStream | None = None
         self._identity: tuple[str, str] | None = None
         self._charsets: dict[int, Charset] = {}
 
-    def _shown(self, tables: str) -> str:
+    def _source_call_text(self, tables: str) -> str:
         return f"mariadb({self._server.name!r}, {tables})"
 
     @property
@@ -109,9 +109,9 @@ class MariaDBSource(TableSource):
     @property
     def datasets(self) -> tuple[str, ...]:
         """The tables, after server and database."""
-        given = self._server.parameters
-        server = f"mysql://{given.get('host') or 'localhost'}:{given.get('port') or 3306}"
-        database = given.get("database") or given.get("db") or ""
+        parameters = self._server.parameters
+        server = f"mysql://{parameters.get('host') or 'localhost'}:{parameters.get('port') or 3306}"
+        database = parameters.get("database") or parameters.get("db") or ""
         return tuple(
             f"{server}/{name if '.' in name else f'{database}.{name}'}"
             for name in self._options.tables
@@ -140,7 +140,7 @@ class MariaDBSource(TableSource):
             self._server,
             tables=frozenset(table.parts for table in tables),
             charset=lambda number: self._charsets.get(number, Charset("unknown")),
-            read=self._reading_of,
+            read=self._table_reading,
             problem=self._problem_of,
             start_again=self._start_again,
             timeout_s=self._options.timeout_s,
@@ -195,27 +195,27 @@ class MariaDBSource(TableSource):
         assert self._identity is not None, "it is open"
         return dict(zip(("server", "server_id"), self._identity, strict=True))
 
-    def _log(self) -> BinlogStream:
+    def _log_stream(self) -> BinlogStream:
         """Return the stream of the log."""
         assert self._stream is not None, "it is open"
         return self._stream
 
-    def _note(self, position: Position) -> None:
+    def _note_next_position(self, position: Position) -> None:
         """Note where the log goes on after a position."""
-        self._log().know(position["gtids"], position["file"], position["position"])
+        self._log_stream().know(position["gtids"], position["file"], position["position"])
 
-    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
+    def _position_at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         return {
-            **super()._at(position, place),
+            **super()._position_at(position, place),
             **self._server_identity(),
-            **self._log().point(place.lsn)._asdict(),
+            **self._log_stream().point(place.lsn)._asdict(),
         }
 
-    def _begin(self, connection: Connection) -> int:
+    def _first_log_place(self, connection: Connection) -> int:
         return self._end_of_log(connection)
 
     def _end_of_log(self, connection: Connection) -> int:
-        return self._log().know(end_of_log(connection))
+        return self._log_stream().know(end_of_log(connection))
 
     def describe(self, position: Position) -> dict[str, Any]:
         described = super().describe(position)
@@ -230,7 +230,7 @@ class MariaDBSource(TableSource):
     def lag(self, position: Position) -> Lag:
         """Return the bytes of the binary log after a position, if its file is known."""
         with self._server.translating("cannot tell how far it is behind"):
-            connection = self._connection()
+            connection = self._open_connection()
             end = self._end_of_log(connection)
             files = {name: int(size) for name, size, *_ in query(connection, "SHOW BINARY LOGS")}
         size_bytes, file = None, position["file"]
@@ -242,29 +242,29 @@ class MariaDBSource(TableSource):
         return Lag(size_bytes=size_bytes, oldest_us=self._oldest_us(position))
 
     def _check_tables(self) -> None:
-        self._read_tables(self._connection())
+        self._read_tables(self._open_connection())
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
         """Return the position after the next part of the snapshot, or after commits."""
-        self._note(position)
+        self._note_next_position(position)
         return super().latest(position, limit=limit, until=until)
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Return splits of rows of the snapshot, and of changes that are in the buffer."""
-        self._note(begin)
+        self._note_next_position(begin)
         return super().splits(begin, end, parallelism)
 
     # -- snapshot ---------------------------------------------------------------------------------
 
     def _new_snapshot(self) -> MariaSnapshot:
-        tables: Any = self._tables
+        tables: Any = self._catalogued_tables
         snapshot = MariaSnapshot(self._server, tables)
-        self._log().know(snapshot.gtids, snapshot.file, snapshot.position)
+        self._log_stream().know(snapshot.gtids, snapshot.file, snapshot.position)
         return snapshot
 
-    def _parts(
+    def _parts_of_range(
         self,
         snapshot: MariaSnapshot,
         number: int,
@@ -272,14 +272,14 @@ class MariaDBSource(TableSource):
         up_to: Key | None,
         parallelism: int,  # noqa: ARG002  the rows are here
     ) -> Iterator[tuple[int | None, int | None, Any]]:
-        table: Any = self._tables[number]
-        for rows in snapshot.rows(table, self._layout.columns.names, after, up_to):
+        table: Any = self._catalogued_tables[number]
+        for rows in snapshot.rows(table, self._row_layout.columns.names, after, up_to):
             yield rows.num_rows, rows.nbytes, (number, snapshot.lsn, rows)
 
     def _read_part(self, payload: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         number, lsn, rows = payload
-        table: Any = self._tables[number]
-        layout = self._layout
+        table: Any = self._catalogued_tables[number]
+        layout = self._row_layout
 
         def read() -> pa.RecordBatch:
             arrays = {}
@@ -290,13 +290,13 @@ class MariaDBSource(TableSource):
                     arrays[name] = column_from_values(values, layout.schema.field(name), kind)
             return rows_of_snapshot(arrays, rows.num_rows, layout, table, columns, lsn=lsn)
 
-        yield self._converted(table, read)
+        yield self._translating_value_errors(table, read)
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def _reading_of(self, described: binlog.TableMap) -> LogReading:
+    def _table_reading(self, described: binlog.TableMap) -> LogReading:
         """Return how changes of a table are read; raise if they do not fit any more."""
-        tables: Any = self._tables
+        tables: Any = self._catalogued_tables
         parts = (described.schema, described.name)
         number = next(n for n, table in enumerate(tables) if table.parts == parts)
         table = tables[number]
@@ -324,16 +324,16 @@ class MariaDBSource(TableSource):
 
     def _problem_of(self, statement: str, schema: str) -> SourceError | None:
         """Return the error for a statement in the log, if it concerns the source."""
-        tables: Any = self._tables
+        tables: Any = self._catalogued_tables
         effect = binlog.effect_of(statement, schema, [table.parts for table in tables])
         if effect is None:
             return None
         table = tables[effect.table]
         shown = " ".join(statement.split())[:100]
         if effect.what == "truncated":
-            return self._truncation(table)
+            return self._truncation_error(table)
         if effect.what == "altered":
-            lost = [c for c in self._layout.columns if c.name in effect.columns]
+            lost = [c for c in self._row_layout.columns if c.name in effect.columns]
             if lost:
                 return self._column_error(table, lost[0], f"was dropped or renamed by {shown!r}")
             self.report(

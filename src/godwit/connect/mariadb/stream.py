@@ -100,7 +100,7 @@ class BinlogStream(LogStream):
         self.points: dict[
             int, LogPoint
         ] = {}  # of positions, and of ends of transactions with changes
-        self._here = LogPoint("")  # what `reached` is
+        self._reached_point = LogPoint("")  # what `reached` is
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -132,7 +132,7 @@ class BinlogStream(LogStream):
 
     def point(self, lsn: int) -> LogPoint:
         """Return the point of a place."""
-        return self._here if lsn == self.reached and self.connected else self.points[lsn]
+        return self._reached_point if lsn == self.reached and self.connected else self.points[lsn]
 
     def confirm(self, place: LogPlace) -> None:
         """Free the buffer up to `place`, which is committed."""
@@ -148,7 +148,7 @@ class BinlogStream(LogStream):
         if any(number > last.get(d, (0, 0))[1] for d, (_, number) in state_of(gtids).items()):
             raise self._other_log(gtids)
         with self._server.translating("cannot read the binary log"):
-            connection = self._dumping(gtids, _NON_BLOCKING)
+            connection = self._open_dump(gtids, _NON_BLOCKING)
             try:
                 while True:
                     packet = connection._read_packet()  # noqa: SLF001
@@ -161,7 +161,7 @@ class BinlogStream(LogStream):
             finally:
                 connection._force_close()  # noqa: SLF001
 
-    def _dumping(self, gtids: str, flags: int) -> Connection:
+    def _open_dump(self, gtids: str, flags: int) -> Connection:
         """Return a connection on which the server sends what follows some GTIDs."""
         connection = self._server.try_connect(read_timeout_s=max(1.0, self._timeout_s))
         query(
@@ -179,17 +179,17 @@ class BinlogStream(LogStream):
         )
         return connection
 
-    def _start(self, _: Connection, begin: LogPlace) -> None:
+    def _start_stream(self, _: Connection, begin: LogPlace) -> None:
         point = self.points[begin.lsn]
         self.close()
-        self._connection = self._dumping(point.gtids, 0)
-        self._state, self._here = state_of(point.gtids), point
-        self._begin, self.reached = begin, begin.lsn
+        self._connection = self._open_dump(point.gtids, 0)
+        self._state, self._reached_point = state_of(point.gtids), point
+        self._buffer_begin, self.reached = begin, begin.lsn
 
     def _end_of_log(self, control: Connection) -> int:
         return self.know(end_of_log(control))
 
-    def _receive(self, *, wait: bool) -> bytes | None:
+    def _receive_message(self, *, wait: bool) -> bytes | None:
         connection = self._connection
         assert connection is not None
         # Data may be in the buffer of the connection already, so this may miss some for now.
@@ -233,7 +233,7 @@ class BinlogStream(LogStream):
 
     # -- events -----------------------------------------------------------------------------------
 
-    def _take(self, message: bytes) -> tuple[int, int]:
+    def _buffer_message(self, message: bytes) -> tuple[int, int]:
         try:
             event = binlog.read_event(message, has_checksum=self._has_checksum)
         except binlog.BadChecksumError as error:
@@ -257,7 +257,9 @@ class BinlogStream(LogStream):
         elif kind not in binlog.WITHOUT_CHANGES:
             what = "lost changes (an incident)" if kind == binlog.INCIDENT else "has an event "
             what += "" if kind == binlog.INCIDENT else f"{kind}, which this version does not know"
-            self._fail(self._error(f"cannot go on: the binary log {what}", self._start_again))
+            self._note_problem(
+                self._error(f"cannot go on: the binary log {what}", self._start_again)
+            )
         return 0, 0
 
     def _take_gtid(self, event: binlog.BinlogEvent) -> None:
@@ -275,47 +277,49 @@ class BinlogStream(LogStream):
         self._gtid = gtid
         after = self.reached + number - last
         text = f"{domain}-{server}-{number}"
-        self._open = Transaction(after - 1, event.time_s * 1_000_000, text)
-        self.transactions.append(self._open)
+        self._open_transaction = Transaction(after - 1, event.time_s * 1_000_000, text)
+        self.transactions.append(self._open_transaction)
 
     def _end_transaction(self, event: binlog.BinlogEvent) -> None:
         """End a transaction, whose changes are committed."""
-        transaction, gtid = self._open, self._gtid
+        transaction, gtid = self._open_transaction, self._gtid
         assert transaction is not None
         assert gtid is not None
         self._state[gtid[0]] = gtid[1:]
         transaction.end = self.reached = transaction.lsn + 1
-        self._here = LogPoint(gtids_of(self._state), self._file, event.end)
+        self._reached_point = LogPoint(gtids_of(self._state), self._file, event.end)
         if transaction.number or transaction.problem is not None:
-            self.points[self.reached] = self._here
+            self.points[self.reached] = self._reached_point
         else:
             self.transactions.pop()
-        self._open = self._gtid = None
+        self._open_transaction = self._gtid = None
 
-    def _fail(self, problem: SourceError | None) -> None:
+    def _note_problem(self, problem: SourceError | None) -> None:
         """Note the problem that the log has after the changes that were read."""
         if problem is None:
             return
-        if self._open is None:
+        if self._open_transaction is None:
             raise problem
-        if self._open.problem is None:
-            self._open.problem = problem
+        if self._open_transaction.problem is None:
+            self._open_transaction.problem = problem
 
     def _take_statement(self, event: binlog.BinlogEvent) -> None:
         """Take a statement: the end of a transaction, or what changes tables."""
         statement, schema = binlog.read_statement(event)
         word = statement.split(None, 1)[0].upper() if statement.strip() else ""
         if self._flags & binlog.STANDALONE or word == "COMMIT":
-            self._fail(self._problem(statement, schema))
+            self._note_problem(self._problem(statement, schema))
             self._end_transaction(event)
         elif word == "ROLLBACK":
-            if self._open is not None and self._open.number:
+            if self._open_transaction is not None and self._open_transaction.number:
                 what = "has changes that were rolled back, with others that could not be"
-                self._fail(self._error(f"cannot go on: the binary log {what}", self._start_again))
+                self._note_problem(
+                    self._error(f"cannot go on: the binary log {what}", self._start_again)
+                )
             if len(statement.split()) == 1:
                 self._end_transaction(event)
         elif word not in {"BEGIN", "SAVEPOINT", "XA", "START"}:
-            self._fail(self._problem(statement, schema))
+            self._note_problem(self._problem(statement, schema))
 
     def _take_table(self, event: binlog.BinlogEvent) -> None:
         """Note how changes of a table are decoded from now on."""
@@ -338,16 +342,20 @@ class BinlogStream(LogStream):
     def _take_rows(self, event: binlog.BinlogEvent) -> tuple[int, int]:
         """Add changes of rows; return their number and size."""
         reading = self._maps.get(binlog.table_id(event.body))
-        if reading is None or self._open is None or self._open.problem is not None:
+        if (
+            reading is None
+            or self._open_transaction is None
+            or self._open_transaction.problem is not None
+        ):
             return 0, 0
         if isinstance(reading, SourceError):
-            self._fail(reading)
+            self._note_problem(reading)
             return 0, 0
         if self._flags & binlog.PREPARED_XA:
             what = "was prepared by XA, and may be rolled back yet"
-            self._fail(
+            self._note_problem(
                 self._error(
-                    f"cannot read the transaction {self._open.xid}: it {what}",
+                    f"cannot read the transaction {self._open_transaction.xid}: it {what}",
                     self._start_again,
                 )
             )
@@ -355,13 +363,13 @@ class BinlogStream(LogStream):
         try:
             changes = binlog.read_changes(event, reading.sizes)
         except binlog.PartialRowsError:
-            self._fail(
+            self._note_problem(
                 self._error(
                     "cannot go on: a client changed rows with another binlog_row_image than FULL",
                     self._start_again,
                 )
             )
             return 0, 0
-        self._open.relations.extend([reading] * len(changes))
-        self._open.messages.extend(changes)
+        self._open_transaction.relations.extend([reading] * len(changes))
+        self._open_transaction.messages.extend(changes)
         return len(changes), sum(map(len, changes))

@@ -169,11 +169,11 @@ def column_from_values(values: list[Value], field: pa.Field, kind: str) -> pa.Ar
     if is_text(dtype):
         return texts.cast(dtype)
     if pa.types.is_duration(dtype):
-        return pa.array([_microseconds(text) for text in texts.to_pylist()], dtype)
+        return pa.array([_time_as_microseconds(text) for text in texts.to_pylist()], dtype)
     return from_text(texts, field)
 
 
-def _microseconds(text: str | None) -> int | None:
+def _time_as_microseconds(text: str | None) -> int | None:
     """Return the length of a time."""
     if text is None:
         return None
@@ -257,7 +257,7 @@ class LogColumn:
         if code in {ENUM, SET}:
             return meta
         if code == NEWDECIMAL:
-            return sum(4 * (n // 9) + _DECIMAL_BYTES[n % 9] for n in _digits(meta))
+            return sum(4 * (n // 9) + _DECIMAL_BYTES[n % 9] for n in _digits_around_point(meta))
         if code == BIT:
             return (meta >> 8) + (meta & 0xFF > 0)
         if code in {TIMESTAMP2, DATETIME2, TIME2}:
@@ -275,7 +275,7 @@ class LogColumn:
         if self.code == BIT:
             return MariaDBValueType("bit", (self.meta >> 8) * 8 + (self.meta & 0xFF), unsigned=True)
         if self.code == NEWDECIMAL:
-            whole, scale = _digits(self.meta)
+            whole, scale = _digits_around_point(self.meta)
             return MariaDBValueType("decimal", 0, self.unsigned, whole + scale, scale)
         if self.code in {VARCHAR, VAR_STRING, STRING, BLOB}:
             if self.charset.name != "binary":
@@ -289,12 +289,12 @@ class LogColumn:
 
     def decode(self, values: list[Value], kind: str) -> list[Value]:
         """Return values of the log in their one form."""
-        decode = self._decoder(kind)
+        decode = self._decoder_of_kind(kind)
         if decode is None:
             return values
         return [None if value is None else decode(value) for value in values]
 
-    def _decoder(self, kind: str) -> Callable[[bytes], bytes] | None:
+    def _decoder_of_kind(self, kind: str) -> Callable[[bytes], bytes] | None:
         """Return the function that decodes a value; ``None`` if it has its form."""
         signed = not self.unsigned
         if kind == "int":
@@ -305,8 +305,8 @@ class LogColumn:
             form = "<f" if kind == "float" else "<d"
             return lambda v: repr(struct.unpack(form, v)[0]).encode()
         if kind == "decimal":
-            whole, scale = _digits(self.meta)
-            return lambda v: _decimal(v, whole, scale)
+            whole, scale = _digits_around_point(self.meta)
+            return lambda v: _decimal_text(v, whole, scale)
         if kind == "text":
             return self.charset.decoder()
         if kind == "binary":  # the log has no zeros at the end
@@ -319,14 +319,14 @@ class LogColumn:
             labels = (b"", *self.labels)
             return lambda v: labels[int.from_bytes(v, "little")]
         if kind == "set":
-            return lambda v: _members(int.from_bytes(v, "little"), self.labels)
+            return lambda v: _set_members_text(int.from_bytes(v, "little"), self.labels)
         meta = self.meta
         return {
-            "date": _date,
+            "date": _date_text,
             "year": lambda v: b"%04d" % (1900 + v[0] if v[0] else 0),
-            "timestamp": lambda v: _timestamp(v, meta),
-            "datetime": lambda v: _datetime(v, meta),
-            "time": lambda v: _time(v, meta),
+            "timestamp": lambda v: _timestamp_text(v, meta),
+            "datetime": lambda v: _datetime_text(v, meta),
+            "time": lambda v: _time_text(v, meta),
         }[kind]
 
     def key_text(self, value: bytes, kind: str) -> str:
@@ -338,13 +338,13 @@ class LogColumn:
         return decoded.hex().upper() if kind == "binary" else decoded.decode()
 
 
-def _digits(meta: int) -> tuple[int, int]:
+def _digits_around_point(meta: int) -> tuple[int, int]:
     """Return the digits of a decimal before and after the point."""
     precision, scale = meta & 0xFF, meta >> 8
     return precision - scale, scale
 
 
-def _decimal(value: bytes, whole: int, scale: int) -> bytes:
+def _decimal_text(value: bytes, whole: int, scale: int) -> bytes:
     """Return the text of a decimal: groups of nine digits, inverted if it is negative."""
     negative = not value[0] & 0x80
     data = bytes([value[0] ^ 0x80]) + value[1:]
@@ -364,18 +364,18 @@ def _decimal(value: bytes, whole: int, scale: int) -> bytes:
     return f"-{text}".encode() if negative else text.encode()
 
 
-def _members(bits: int, labels: tuple[bytes, ...]) -> bytes:
+def _set_members_text(bits: int, labels: tuple[bytes, ...]) -> bytes:
     """Return the members of a set, as the server writes them."""
     return b",".join(label for place, label in enumerate(labels) if bits >> place & 1)
 
 
-def _date(value: bytes) -> bytes:
+def _date_text(value: bytes) -> bytes:
     """Return the text of a date."""
     number = int.from_bytes(value, "little")
     return b"%04d-%02d-%02d" % (number >> 9, number >> 5 & 15, number & 31)
 
 
-def _fraction(value: bytes, fsp: int) -> bytes:
+def _fraction_text(value: bytes, fsp: int) -> bytes:
     """Return the text of a fraction of a second of `fsp` digits."""
     if not fsp:
         return b""
@@ -383,29 +383,29 @@ def _fraction(value: bytes, fsp: int) -> bytes:
     return b".%0*d" % (fsp, hundredths)
 
 
-def _timestamp(value: bytes, fsp: int) -> bytes:
+def _timestamp_text(value: bytes, fsp: int) -> bytes:
     """Return the text of an instant, in UTC; that of second 0 is a date of zeros."""
     seconds, rest = int.from_bytes(value[:4], "big"), value[4:]
     if not seconds and not any(rest):
-        return b"0000-00-00 00:00:00" + _fraction(rest, fsp)
+        return b"0000-00-00 00:00:00" + _fraction_text(rest, fsp)
     days, second = divmod(seconds, 86_400)
     date = dt.date.fromordinal(_EPOCH_DAY + days).isoformat().encode()
     return b"%s %02d:%02d:%02d" % (date, second // 3600, second // 60 % 60, second % 60) + (
-        _fraction(rest, fsp)
+        _fraction_text(rest, fsp)
     )
 
 
-def _datetime(value: bytes, fsp: int) -> bytes:
+def _datetime_text(value: bytes, fsp: int) -> bytes:
     """Return the text of a date and time of day."""
     packed = int.from_bytes(value[:5], "big") - (1 << 39)
     months, day, second = packed >> 22, packed >> 17 & 31, packed & 0x1FFFF
     return b"%04d-%02d-%02d %02d:%02d:%02d" % (
         *(months // 13, months % 13, day),
         *(second >> 12, second >> 6 & 63, second & 63),
-    ) + _fraction(value[5:], fsp)
+    ) + _fraction_text(value[5:], fsp)
 
 
-def _time(value: bytes, fsp: int) -> bytes:
+def _time_text(value: bytes, fsp: int) -> bytes:
     """Return the text of a time, which is one number with its fraction, negative or not."""
     fraction_bits = 8 * (len(value) - 3)
     packed = int.from_bytes(value, "big") - (1 << 23 + fraction_bits)
@@ -413,7 +413,7 @@ def _time(value: bytes, fsp: int) -> bytes:
     whole, fraction = packed >> fraction_bits, packed & (1 << fraction_bits) - 1
     rest = fraction.to_bytes(len(value) - 3, "big")
     return b"%s%02d:%02d:%02d" % (sign, whole >> 12, whole >> 6 & 63, whole & 63) + (
-        _fraction(rest, fsp)
+        _fraction_text(rest, fsp)
     )
 
 

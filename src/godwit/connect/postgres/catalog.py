@@ -63,9 +63,9 @@ class PostgresServer:
 
     def try_connect(self, *, replication: bool = False) -> Connection:
         """Return a connection, as `connect`; raise the library's errors."""
-        given = {} if isinstance(self.dsn, str) else dict(self.dsn)
+        parameters = {} if isinstance(self.dsn, str) else dict(self.dsn)
         first = self.dsn if isinstance(self.dsn, str) else ""
-        known: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(first, **given)
+        known: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(first, **parameters)
         settings = {**SETTINGS, **dict.fromkeys(_TIMEOUTS, "0"), "row_security": "off"}
         if replication:  # which gets no answer while an epoch runs
             settings |= {"wal_sender_timeout": "5min", "tcp_keepalives_idle": "30"}

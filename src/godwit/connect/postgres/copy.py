@@ -214,7 +214,7 @@ def _csv_field(values: pa.Array) -> pa.Array:
     if is_text(dtype) or pa.types.is_null(dtype):
         return values.cast(pa.large_string())
     if is_binary(dtype):
-        return _hexadecimal(values)
+        return _hexadecimal_text(values)
     if pa.types.is_float16(dtype):
         return values.cast(pa.float32())
     if pa.types.is_date64(dtype):
@@ -223,9 +223,9 @@ def _csv_field(values: pa.Array) -> pa.Array:
         return values.cast(pa.time64("us"))  # PostgreSQL would round without a word
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         # In UTC: offsets of old local times have seconds, which the text form would lose.
-        return _concatenated(values.cast(pa.timestamp(dtype.unit)), "Z")
+        return _concatenate_by_row(values.cast(pa.timestamp(dtype.unit)), "Z")
     if pa.types.is_duration(dtype):
-        return _concatenated(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
+        return _concatenate_by_row(values.cast(pa.duration("us")).cast(pa.int64()), " microseconds")
     if _is_array(dtype):
         return _array_literals(values)
     if pa.types.is_nested(dtype):
@@ -233,7 +233,7 @@ def _csv_field(values: pa.Array) -> pa.Array:
     return values
 
 
-def _hexadecimal(values: pa.Array) -> pa.Array:
+def _hexadecimal_text(values: pa.Array) -> pa.Array:
     """Return binary values as text in PostgreSQL's hexadecimal form."""
     binary = values.cast(pa.large_binary())
     _, offsets, data = binary.buffers()
@@ -242,7 +242,7 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
     text = pa.LargeStringArray.from_buffers(
         len(binary), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits.encode())
     )
-    prefixed = _concatenated("\\x", text)
+    prefixed = _concatenate_by_row("\\x", text)
     return pc.if_else(binary.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
 
 
@@ -251,16 +251,16 @@ def _array_literals(values: pa.Array) -> pa.Array:
     lists = values.cast(pa.large_list(values.type.value_type))
     elements = _csv_field(lists.flatten()).cast(pa.large_string())
     escaped = pc.replace_substring(pc.replace_substring(elements, "\\", "\\\\"), '"', '\\"')
-    quoted = _concatenated('"', escaped, '"').fill_null("NULL")
+    quoted = _concatenate_by_row('"', escaped, '"').fill_null("NULL")
     # flatten() leaves out what null lists cover, so offsets are computed from lengths.
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     texts = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), quoted.cast(pa.string()))
-    literals = _concatenated("{", pc.binary_join(texts, ","), "}")
+    literals = _concatenate_by_row("{", pc.binary_join(texts, ","), "}")
     return pc.if_else(lists.is_valid(), literals, pa.scalar(None, pa.large_string()))
 
 
-def _concatenated(*parts: pa.Array | str) -> pa.Array:
+def _concatenate_by_row(*parts: pa.Array | str) -> pa.Array:
     """Concatenate columns and constant texts row by row; null where a column is."""
     texts = [
         pa.scalar(part, pa.large_string())

@@ -63,7 +63,7 @@ class StagedMerge:
 
     def create_stage(self, connection: Connection) -> None:
         """Create the temporary table, without rows."""
-        self._execute(
+        self._execute_with_names(
             connection,
             "CREATE TEMP TABLE {stage} AS "
             "SELECT 0::bigint AS {row}, {columns}{signed} FROM {target} WITH NO DATA",
@@ -75,11 +75,11 @@ class StagedMerge:
             self._insert_versions(connection)
         else:
             if self._deletes:
-                self._delete(connection)
-            self._upsert(connection)
-        self._execute(connection, "DROP TABLE {stage}")
+                self._delete_rows(connection)
+            self._upsert_rows(connection)
+        self._execute_with_names(connection, "DROP TABLE {stage}")
 
-    def _upsert(self, connection: Connection) -> None:
+    def _upsert_rows(self, connection: Connection) -> None:
         """Insert rows with sign 1, or update the rows with their keys unless these are newer."""
         others = [name for name in self._columns if name not in self._layout.row_keys]
         newer: LiteralString = ""
@@ -87,20 +87,20 @@ class StagedMerge:
             newer = " WHERE t.{version} IS NULL OR t.{version} <= excluded.{version}"
         # One statement cannot change a row twice: of rows with the same keys, the last counts.
         # Going in order of keys keeps two queries on one table from locking each other out.
-        self._execute(
+        self._execute_with_names(
             connection,
             "INSERT INTO {target} AS t ({columns}) SELECT DISTINCT ON ({keys}) {columns} "
             "FROM {stage} WHERE {sign} > 0 ORDER BY {keys}, {row} DESC "
             "ON CONFLICT ({keys}) {update}" + (newer if others else ""),
-            update=sql.SQL("DO UPDATE SET {}").format(_assignments(others))
+            update=sql.SQL("DO UPDATE SET {}").format(_assignments_from_excluded(others))
             if others
             else sql.SQL("DO NOTHING"),
         )
 
-    def _delete(self, connection: Connection) -> None:
+    def _delete_rows(self, connection: Connection) -> None:
         """Delete the rows whose keys have sign -1."""
         for condition in self._same_keys("t", "s"):
-            self._execute(
+            self._execute_with_names(
                 connection,
                 "DELETE FROM {target} t USING {stage} s WHERE s.{sign} < 0 AND {condition}",
                 condition=condition,
@@ -116,13 +116,13 @@ class StagedMerge:
             "next": sql.Identifier(_NEXT),
             "valid_to": sql.Identifier(layout.valid_to),
             "current": sql.Identifier(layout.current),
-            "m_keys": _of_table("m", keys),
-            "s_keys": _of_table("s", keys),
-            "f_keys": _of_table("f", keys),
+            "m_keys": _columns_of_alias("m", keys),
+            "s_keys": _columns_of_alias("s", keys),
+            "f_keys": _columns_of_alias("f", keys),
         }
 
         def execute(statement: LiteralString, **more: sql.Composable) -> None:
-            self._execute(connection, statement, **names, **more)
+            self._execute_with_names(connection, statement, **names, **more)
 
         execute(
             "SELECT pg_advisory_xact_lock({lock}, {name}::regclass::oid::int)",
@@ -142,7 +142,7 @@ class StagedMerge:
                 "JOIN {target} t ON {same} AND t.{version} >= coalesce("
                 "(SELECT max(p.{version}) FROM {target} p WHERE {same_before} "
                 "AND p.{version} < m.{version}), m.{version})",
-                t_keys=_of_table("t", keys),
+                t_keys=_columns_of_alias("t", keys),
                 same=same,
                 same_before=same_before,
             )
@@ -199,8 +199,8 @@ class StagedMerge:
                 ),
                 source=source,
                 origin=sql.Literal(origin),
-                n_keys=_of_table("n", [*keys, layout.version]),
-                update=_assignments([*values, layout.valid_to, layout.current]),
+                n_keys=_columns_of_alias("n", [*keys, layout.version]),
+                update=_assignments_from_excluded([*values, layout.valid_to, layout.current]),
             )
         execute("DROP TABLE {former}, {next}")
 
@@ -226,7 +226,7 @@ class StagedMerge:
             sql.SQL("({}) AND {}").format(has_null, same),
         ]
 
-    def _execute(
+    def _execute_with_names(
         self, connection: Connection, statement: LiteralString, **more: sql.Composable
     ) -> None:
         """Execute a statement with the names of this table filled in."""
@@ -234,12 +234,12 @@ class StagedMerge:
         connection.execute(sql.SQL(statement).format(**names))
 
 
-def _of_table(alias: str, names: Sequence[str]) -> sql.Composed:
+def _columns_of_alias(alias: str, names: Sequence[str]) -> sql.Composed:
     """Return columns of a table, separated by commas."""
     return sql.SQL(", ").join(sql.Identifier(alias, name) for name in names)
 
 
-def _assignments(names: Sequence[str]) -> sql.Composed:
+def _assignments_from_excluded(names: Sequence[str]) -> sql.Composed:
     """Return assignments of the columns of a row that was to be inserted."""
     return sql.SQL(", ").join(
         sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names

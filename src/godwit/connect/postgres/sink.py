@@ -104,10 +104,10 @@ class DeliveredEpochs:
         self._query_id, self._writer = context.query_id, context.writer
         self.oid, self._schema, self._table = target.identity(connection)
         self.identifier = sql.Identifier(self._schema, EPOCHS)
-        self._prepare(connection, target)
+        self._prepare_epochs_table(connection, target)
         self._follow_table(connection)
 
-    def _prepare(self, connection: Connection, target: TargetTable) -> None:
+    def _prepare_epochs_table(self, connection: Connection, target: TargetTable) -> None:
         """Create the table ``godwit_epochs``, or check that it can be used for `target`."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said anyway, for another query's sink may be first.
@@ -128,7 +128,7 @@ class DeliveredEpochs:
         row = self._own_row(connection)
         here = (self._schema, self._table, self.oid)
         if row is not None and (row.schema, row.target, row.oid) != here:
-            self._delete(connection, row)
+            self._delete_epoch_row(connection, row)
             self.overwrite(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
@@ -144,7 +144,7 @@ class DeliveredEpochs:
             if other is None:  # restored from a dump, or created again
                 return row
             # Another table had this name: the row is that one's.
-            self._delete(connection, row)
+            self._delete_epoch_row(connection, row)
             self.overwrite(connection, row.point, target=other, oid=row.oid)
         return self._row_elsewhere(connection)
 
@@ -191,7 +191,7 @@ class DeliveredEpochs:
             **{name: sql.Literal(value) for name, value in values.items()},
         )
 
-    def _delete(self, connection: Connection, row: _Row) -> None:
+    def _delete_epoch_row(self, connection: Connection, row: _Row) -> None:
         """Delete a row of ``godwit_epochs``, if the user has the privilege."""
         table = sql.Identifier(row.schema, EPOCHS)
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
@@ -333,7 +333,7 @@ class PostgresSink(TargetSink):
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns cannot hold."""
-        return self._check
+        return self._row_check
 
     def _fit(self, context: SinkContext) -> None:
         """Set the table as it has to be for the rows; raise if options do not fit them."""
@@ -371,7 +371,7 @@ class PostgresSink(TargetSink):
         self._connection = None  # not that of the sink itself
         with contextlib.closing(self):
             self._prepare_table(only_try=True)
-        return self._check
+        return self._row_check
 
     def open(self, context: SinkContext) -> None:
         """Connect, check or create the table and ``godwit_epochs``; raise if that fails."""
@@ -387,21 +387,21 @@ class PostgresSink(TargetSink):
             "cannot be opened",
             "Check the server, the connection string and the privileges of its user.",
         ):
-            connection = self._connect()
+            connection = self._connected()
             with connection.transaction(force_rollback=only_try):
                 # Sinks that start together must not create one table twice.
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
                 self._target.prepare(connection, create=self._create)
                 self._epochs = DeliveredEpochs(connection, self._target, self._context)
                 check = self._target.row_check(connection)
-                self._check = self._layout.check(check)
+                self._row_check = self._layout.check(check)
                 last = self._epochs.last_point(connection)
-                self._last = -1 if last is None else last.epoch
+                self._last_epoch = -1 if last is None else last.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch in ``godwit_epochs`` of this sink and table."""
         with self._reading_epochs():
-            return self._epochs.last_point(self._connect())
+            return self._epochs.last_point(self._connected())
 
     def cannot_roll_back(self) -> str | None:
         """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can."""
@@ -412,7 +412,7 @@ class PostgresSink(TargetSink):
         if self._epoch_column is None:
             return "rows of the table do not say which epoch they are of, as with epoch_column="
         with self._reading_epochs():
-            others = self._epochs.has_other_writers(self._connect())
+            others = self._epochs.has_other_writers(self._connected())
         return "others write to the table too, and count epochs of their own" if others else None
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
@@ -434,7 +434,7 @@ class PostgresSink(TargetSink):
         elif shared < min_epoch:
             raise self._rollback_error(shared, min_epoch)
         with self._reading_epochs():
-            connection = self._connect()
+            connection = self._connected()
             with connection.transaction():
                 if not self._context.complete:
                     connection.execute(
@@ -446,13 +446,13 @@ class PostgresSink(TargetSink):
                         )
                     )
                 self._epochs.overwrite(connection, point_of_epoch(epochs, shared))
-        self._last = shared
+        self._last_epoch = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record `point` in ``godwit_epochs`` as the last epoch, whatever is recorded there."""
         with self._reading_epochs():
-            self._epochs.overwrite(self._connect(), point)
-        self._last = point.epoch
+            self._epochs.overwrite(self._connected(), point)
+        self._last_epoch = point.epoch
 
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that translates errors while ``godwit_epochs`` is read."""
@@ -475,14 +475,14 @@ class PostgresSink(TargetSink):
             epoch=output.epoch,
         ):
             self._write_with_retries(output)
-            self._last = max(self._last, output.epoch)
+            self._last_epoch = max(self._last_epoch, output.epoch)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _connect(self) -> Connection:
+    def _connected(self) -> Connection:
         """Return the connection, reopened if it is broken."""
         if self._connection is not None and (self._connection.closed or self._connection.broken):
             self.close()
@@ -522,11 +522,11 @@ class PostgresSink(TargetSink):
     def _write_or_divert(self, output: EpochOutput) -> None:
         """Write an epoch; if the server refuses some rows, divert these and write the others."""
         try:
-            self._write_epoch(self._connect(), output)
+            self._write_epoch(self._connected(), output)
         except (psycopg.Error, UnwritableRowsError) as error:
             if not may_concern_rows(error):
                 raise
-            self._write_epoch(self._connect(), output, divert=True)
+            self._write_epoch(self._connected(), output, divert=True)
 
     def _write_epoch(
         self, connection: Connection, output: EpochOutput, *, divert: bool = False
@@ -536,11 +536,11 @@ class PostgresSink(TargetSink):
             claimed, before = self._epochs.record_once(connection, output.point)
             if not claimed:
                 return
-            if before < self._last:
+            if before < self._last_epoch:
                 raise self._target_error(
-                    f"has epochs up to {before}, and epochs up to {self._last} were delivered to "
-                    "it in this run: the server has gone back, as after a failover to a replica "
-                    "that did not have everything",
+                    f"has epochs up to {before}, and epochs up to {self._last_epoch} were "
+                    "delivered to it in this run: the server has gone back, as after a failover to "
+                    "a replica that did not have everything",
                     "Restore the table; or start from a backup of the checkpoint that is as old; "
                     'or continue without the epochs in between, start(on_divergence="new_writer").',
                     epoch=output.epoch,
@@ -552,11 +552,11 @@ class PostgresSink(TargetSink):
             if divert:
                 refused = find_refused(
                     connection,
-                    self._batches(output),
+                    self._batches_of_epoch(output),
                     lambda part: self._load_rows(connection, [] if part is None else [part]),
                 )
             else:
-                self._load_rows(connection, self._batches(output))
+                self._load_rows(connection, self._batches_of_epoch(output))
             # Before the commit: an epoch that is recorded has all its rows somewhere, and none that
             # an attempt before this one refused, and this one took, is elsewhere too.
             if refused is not None:
@@ -607,7 +607,7 @@ class PostgresSink(TargetSink):
                 copy.write(text)
                 row += part.num_rows
 
-    def _batches(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+    def _batches_of_epoch(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
         """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
         layout = self._layout
         if layout.order_by or layout.context.kind != "rows":

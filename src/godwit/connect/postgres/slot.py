@@ -91,7 +91,7 @@ class ChangeStream(LogStream):
         self._relations.clear()
         super().close()
 
-    def _start(self, control: Connection, begin: LogPlace) -> None:
+    def _start_stream(self, control: Connection, begin: LogPlace) -> None:
         """Begin to stream what follows `begin`; raise if the slot does not have it."""
         key = (self._server.name, self._slot)
         other = _STREAMS[key]() if key in _STREAMS else None
@@ -113,7 +113,7 @@ class ChangeStream(LogStream):
                 )
             time.sleep(_RETRY_S)
         _STREAMS[key] = weakref.ref(self)
-        self._begin, self.reached = begin, begin.lsn
+        self._buffer_begin, self.reached = begin, begin.lsn
         state = read_slot(control, self._server, self._slot)  # which nothing else advances now
         if state is not None and state.confirmed > begin.lsn:
             self.close()
@@ -186,7 +186,7 @@ class ChangeStream(LogStream):
     def _end_of_log(self, control: Connection) -> int:
         return end_of_log(control)
 
-    def _receive(self, *, wait: bool) -> bytes | None:
+    def _receive_message(self, *, wait: bool) -> bytes | None:
         assert self._connection is not None
         connection = self._connection.pgconn
         if wait:
@@ -203,9 +203,9 @@ class ChangeStream(LogStream):
             raise psycopg.OperationalError(_last_error(connection))
         return bytes(data) if length > 0 else None
 
-    def _take(self, data: bytes) -> tuple[int, int]:
+    def _buffer_message(self, data: bytes) -> tuple[int, int]:
         if data[0] == _KEEPALIVE:
-            if self._open is None:
+            if self._open_transaction is None:
                 self.reached = max(self.reached, int.from_bytes(data[1:9], "big"))
             if data[17]:  # the server asks for an answer, as before its shutdown
                 self._send_status()
@@ -214,23 +214,31 @@ class ChangeStream(LogStream):
         kind = message[0]
         if kind in _CHANGES:
             relation = self._relations.get(relation_of(message))
-            if relation is None or self._open is None or self._open.problem is not None:
+            if (
+                relation is None
+                or self._open_transaction is None
+                or self._open_transaction.problem is not None
+            ):
                 return 0, 0
-            self._open.relations.append(relation)
-            self._open.messages.append(message)
+            self._open_transaction.relations.append(relation)
+            self._open_transaction.messages.append(message)
             return 1, len(message)
         if kind == BEGIN:
-            self._open = Transaction(*read_begin(message))
-            self.transactions.append(self._open)
-        elif kind == COMMIT and self._open is not None:
-            self._open.end = self.reached = read_commit(message)
-            if not self._open.number and self._open.problem is None:
+            self._open_transaction = Transaction(*read_begin(message))
+            self.transactions.append(self._open_transaction)
+        elif kind == COMMIT and self._open_transaction is not None:
+            self._open_transaction.end = self.reached = read_commit(message)
+            if not self._open_transaction.number and self._open_transaction.problem is None:
                 self.transactions.pop()
-            self._open = None
+            self._open_transaction = None
         elif kind == RELATION:
             self._take_relation(read_relation(message))
-        elif kind == TRUNCATE and self._open is not None and self._open.problem is None:
-            self._open.problem = self._truncated(read_truncate(message))
+        elif (
+            kind == TRUNCATE
+            and self._open_transaction is not None
+            and self._open_transaction.problem is None
+        ):
+            self._open_transaction.problem = self._truncated(read_truncate(message))
         return 0, 0
 
     def _take_relation(self, relation: Relation) -> None:
@@ -238,8 +246,8 @@ class ChangeStream(LogStream):
         try:
             self._relations[relation.oid] = self._read(relation)
         except SourceError as error:
-            if self._open is not None and self._open.problem is None:
-                self._open.problem = error
+            if self._open_transaction is not None and self._open_transaction.problem is None:
+                self._open_transaction.problem = error
 
 
 def _last_error(connection: Any) -> str:

@@ -54,7 +54,7 @@ class PostgresSnapshot:
                     ).format(sql.Identifier(slot))
                 ).fetchone()
                 assert row is not None
-                self._connection.execute(_at_moment(str(row[2])))
+                self._connection.execute(_set_snapshot_statement(str(row[2])))
             self.token = str(scalar(self._connection, "SELECT pg_export_snapshot()"))
             failing.pop_all()
         high, low = str(row[1]).split("/")
@@ -96,7 +96,7 @@ class PostgresSnapshot:
             names=names,
             texts=texts,
             table=table.from_clause,
-            where=_where(table, after, up_to),
+            where=_key_range_condition(table, after, up_to),
             rows=sql.Literal(rows),
             step=sql.Literal(step),
             n=sql.Identifier("godwit row number"),
@@ -127,10 +127,10 @@ class PostgresSnapshot:
 def begin_at(connection: Connection, token: str) -> None:
     """Begin a transaction that reads the moment of an exported snapshot."""
     connection.execute(_BEGIN)
-    connection.execute(_at_moment(token))
+    connection.execute(_set_snapshot_statement(token))
 
 
-def _at_moment(token: str) -> sql.Composed:
+def _set_snapshot_statement(token: str) -> sql.Composed:
     """Return the statement by which a transaction reads the moment of an exported snapshot."""
     return sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token))
 
@@ -151,7 +151,7 @@ def copy_range(
     if table.keys:
         order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(sql.Identifier, table.keys))
     query = sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT (FORMAT csv)").format(
-        named, table.from_clause, _where(table, after, up_to), order
+        named, table.from_clause, _key_range_condition(table, after, up_to), order
     )
     names = list(columns) or ["nothing"]
     lines: list[bytes] = []
@@ -160,10 +160,10 @@ def copy_range(
         lines.append(line)
         size += len(line)
         if size >= _BATCH_BYTES or len(lines) >= _BATCH_ROWS:
-            yield _parsed(lines, size, names)
+            yield _parse_csv_lines(lines, size, names)
             lines, size = [], 0
     if lines:
-        yield _parsed(lines, size, names)
+        yield _parse_csv_lines(lines, size, names)
 
 
 def _copied_lines(connection: Connection, query: bytes) -> Iterator[bytes]:
@@ -191,7 +191,7 @@ def _copied_lines(connection: Connection, query: bytes) -> Iterator[bytes]:
         raise psycopg.OperationalError("the copy has ended early")
 
 
-def _parsed(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
+def _parse_csv_lines(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
     """Return lines of CSV as text columns; an empty value without quotes is null."""
     table = csv.read_csv(
         pa.BufferReader(b"".join(lines)),
@@ -208,7 +208,9 @@ def _parsed(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
     return table.combine_chunks().to_batches()[0]
 
 
-def _where(table: PostgresTable, after: Key | None, up_to: Key | None) -> sql.Composed:
+def _key_range_condition(
+    table: PostgresTable, after: Key | None, up_to: Key | None
+) -> sql.Composed:
     """Return the condition that a key is after `after`, and not after `up_to`."""
     conditions = [
         sql.SQL(" {} {} {}").format(

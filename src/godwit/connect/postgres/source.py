@@ -90,14 +90,14 @@ class PostgresSource(TableSource):
         self._slot, self._publication = slot, publication
         self._decoding = PostgresDecoding(server)
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _init_unpickled(self) -> None:
+        super()._init_unpickled()
         self._stream: ChangeStream | None = None
         self._identity: tuple[str, int] | None = None
         self._types: dict[tuple[int, int], Any] = {}
         self._states: list[dict[str, Any]] = []  # of the tables, as their rows were read
 
-    def _shown(self, tables: str) -> str:
+    def _source_call_text(self, tables: str) -> str:
         return f"postgres({self._server.name!r}, {tables}, slot={self._slot!r})"
 
     @property
@@ -141,7 +141,7 @@ class PostgresSource(TableSource):
             self._server,
             self._publication,
             tables,
-            self._layout.columns.names,
+            self._row_layout.columns.names,
             truncations=not self._options.skips_truncations,
         )
         slot = read_slot(connection, self._server, self._slot)
@@ -149,7 +149,7 @@ class PostgresSource(TableSource):
             self._server,
             self._slot,
             self._publication,
-            read=self._reading_of,
+            read=self._table_reading,
             truncated=self._problem_of_truncation,
             timeout_s=self._options.timeout_s,
         )
@@ -188,10 +188,10 @@ class PostgresSource(TableSource):
         assert self._identity is not None, "it is open"
         return dict(zip(("system", "timeline"), self._identity, strict=True))
 
-    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
-        return {**super()._at(position, place), "states": self._states}
+    def _position_at(self, position: Position, place: LogPlace) -> dict[str, Any]:
+        return {**super()._position_at(position, place), "states": self._states}
 
-    def _begin(self, connection: Connection) -> int:
+    def _first_log_place(self, connection: Connection) -> int:
         slot = read_slot(connection, self._server, self._slot)
         assert slot is not None, "it was there or created"
         return slot.confirmed
@@ -208,26 +208,26 @@ class PostgresSource(TableSource):
     def lag(self, position: Position) -> Lag:
         """Return the bytes of log that the server keeps for the slot."""
         with self._server.translating("cannot tell how far it is behind"):
-            slot = read_slot(self._connection(), self._server, self._slot)
+            slot = read_slot(self._open_connection(), self._server, self._slot)
         size_bytes = None if slot is None else slot.kept_bytes
         return Lag(size_bytes=size_bytes, oldest_us=self._oldest_us(position))
 
     def _check_tables(self) -> None:
-        tables: Any = self._tables
+        tables: Any = self._catalogued_tables
         with self._server.translating("cannot look up its tables"):
             check_published(
-                self._connection(),
+                self._open_connection(),
                 self._server,
                 self._publication,
                 tables,
-                self._layout.columns.names,
+                self._row_layout.columns.names,
                 truncations=not self._options.skips_truncations,
             )
             self._check_states()
 
     def _check_states(self) -> None:
         """Raise, or warn, if rows were changed that the log does not name."""
-        for number, table in enumerate(self._tables):
+        for number, table in enumerate(self._catalogued_tables):
             self._check_state(number, table)
 
     def _check_state(self, number: int, table: ChangedTable, *, keys: bool = True) -> None:
@@ -235,12 +235,12 @@ class PostgresSource(TableSource):
 
         `keys`: the log does not say which they are.
         """
-        state, now = self._states[number], read_state(self._connection(), table.oid)
+        state, now = self._states[number], read_state(self._open_connection(), table.oid)
         if now is None:  # the table is gone, and its last changes may be read yet
             return
         if keys and not self._options.before and now["keys"] != state["keys"]:
             raise self._key_error(table, state["keys"], now["keys"])
-        for column in self._layout.columns:
+        for column in self._row_layout.columns:
             if now["columns"].get(column.name, -1) not in {-1, state["columns"][column.name]}:
                 raise self._column_error(table, column, "was dropped and added again")
         if any(now["files"].get(name) != file for name, file in state["files"].items()):
@@ -255,10 +255,10 @@ class PostgresSource(TableSource):
     # -- snapshot ---------------------------------------------------------------------------------
 
     def _new_snapshot(self) -> PostgresSnapshot:
-        tables: Any = self._tables
+        tables: Any = self._catalogued_tables
         return PostgresSnapshot(self._server, tables)
 
-    def _parts(
+    def _parts_of_range(
         self,
         snapshot: PostgresSnapshot,
         number: int,
@@ -266,14 +266,14 @@ class PostgresSource(TableSource):
         up_to: Key | None,
         parallelism: int,
     ) -> Iterator[tuple[int | None, int | None, Any]]:
-        table: Any = self._tables[number]
+        table: Any = self._catalogued_tables[number]
         for size, first, last in snapshot.parts_of(table, after, up_to, parallelism):
             yield size, None, (number, snapshot.token, snapshot.lsn, first, last)
 
     def _read_part(self, payload: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         number, token, lsn, after, up_to = payload
-        table: Any = self._tables[number]
-        layout = self._layout
+        table: Any = self._catalogued_tables[number]
+        layout = self._row_layout
         named = [name for name in columns if name in layout.columns.names]
 
         def rows(texts: pa.RecordBatch) -> pa.RecordBatch:
@@ -286,19 +286,21 @@ class PostgresSource(TableSource):
         ):
             begin_at(connection, token)
             for texts in copy_range(connection, table, named, after, up_to):
-                yield self._converted(table, lambda t=texts: rows(t))
+                yield self._translating_value_errors(table, lambda t=texts: rows(t))
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def _reading_of(self, relation: pgoutput.Relation) -> TableReading | None:
+    def _table_reading(self, relation: pgoutput.Relation) -> TableReading | None:
         """Return where columns are in a table's changes; raise if they do not fit any more."""
-        number = next((n for n, t in enumerate(self._tables) if t.oid == relation.oid), None)
+        number = next(
+            (n for n, t in enumerate(self._catalogued_tables) if t.oid == relation.oid), None
+        )
         if number is None:
             return None
         places = {column.name: place for place, column in enumerate(relation.columns)}
         missing = [(c.type_oid, c.modifier) for c in relation.columns]
         if any(key not in self._types for key in missing):
-            self._types |= read_types(self._connection(), missing)
+            self._types |= read_types(self._open_connection(), missing)
         keys = {column.name for column in relation.columns if column.in_key}
         self._checked_reading(
             number,
@@ -308,10 +310,10 @@ class PostgresSource(TableSource):
             ].can_be(dtype),
             None if relation.whole else keys,
         )
-        self._check_state(number, self._tables[number], keys=relation.whole)
+        self._check_state(number, self._catalogued_tables[number], keys=relation.whole)
         return TableReading(number, places)
 
     def _problem_of_truncation(self, oids: tuple[int, ...]) -> SourceError | None:
         """Return the error for a truncation of tables, if it concerns the source."""
-        table = next((table for table in self._tables if table.oid in oids), None)
-        return None if table is None else self._truncation(table)
+        table = next((table for table in self._catalogued_tables if table.oid in oids), None)
+        return None if table is None else self._truncation_error(table)

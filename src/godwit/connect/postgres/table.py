@@ -73,7 +73,7 @@ class TargetTable:
         """Check that the rows fit the table; if it is absent, `create` it, or else raise."""
         self._check_names(connection)
         self._check_maps()
-        if not self._exists(connection):
+        if not self._table_exists(connection):
             statement = self._create_statement(connection)
             if not create:
                 raise self._table_error(
@@ -102,7 +102,7 @@ class TargetTable:
         row = connection.execute(
             "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
-            [self._name],
+            [self._name_in_errors],
         ).fetchone()
         assert row is not None
         return int(row[0]), str(row[1]), str(row[2])
@@ -124,13 +124,15 @@ class TargetTable:
 
     def _check_row_security(self, connection: Connection) -> None:
         """Raise if the table has row security, with which COPY cannot write, nor deletes see."""
-        if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
+        if scalar(
+            connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name_in_errors
+        ):
             user = connection.info.user
             what = "deletes may miss rows" if self.deletes else "rows cannot be copied into it"
             raise self._table_error(
                 f"has row-level security that holds for {user}, under which {what}",
                 ("" if self.deletes else 'Use mode="upsert", which inserts; or ')
-                + f"ALTER ROLE {_quoted(user)} BYPASSRLS;",
+                + f"ALTER ROLE {_quoted_name(user)} BYPASSRLS;",
             )
 
     def _check_names(self, connection: Connection) -> None:
@@ -167,7 +169,7 @@ class TargetTable:
                 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
                 GROUP BY a.attname
                 """,
-                [self._name],
+                [self._name_in_errors],
             )
         }
         checks = []
@@ -183,23 +185,25 @@ class TargetTable:
             checks.append(ColumnCheck(field.name, tuple(rules), nullable=not column.not_null))
         return RowChecks(tuple(checks))
 
-    def _exists(self, connection: Connection) -> bool:
+    def _table_exists(self, connection: Connection) -> bool:
         """Return whether the table exists; raise if it is not a table."""
         kind = scalar(
-            connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
+            connection,
+            "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)",
+            self._name_in_errors,
         )
         if kind not in {None, "r", "p"}:
             raise self._table_error("is not a table", "Name a table; views cannot be copied into.")
         parts = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass(%s))"
-        if kind == "p" and not scalar(connection, parts, self._name):
+        if kind == "p" and not scalar(connection, parts, self._name_in_errors):
             raise self._table_error(
                 "is partitioned, and has no partition that rows could go to",
-                f"CREATE TABLE ... PARTITION OF {self._name} ...;",
+                f"CREATE TABLE ... PARTITION OF {self._name_in_errors} ...;",
             )
         return kind is not None
 
     @property
-    def _name(self) -> str:
+    def _name_in_errors(self) -> str:
         """Name of the table, quoted, as text for errors."""
         return self.identifier.as_string()
 
@@ -235,7 +239,7 @@ class TargetTable:
             JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
             WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
             """,
-            [self._name],
+            [self._name_in_errors],
         )
         names = [field.name for field in fields(_Column)]
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
@@ -245,14 +249,14 @@ class TargetTable:
 
         `columns`: name → column of the table.
         """
-        alter = f"ALTER TABLE {self._name}"
+        alter = f"ALTER TABLE {self._name_in_errors}"
         for field in self.schema:
             fitting = postgres_type(field.type)
             column = columns.get(field.name)
             if column is None:
                 raise self._table_error(
                     f"has no column {field.name!r}",
-                    f"{alter} ADD COLUMN {_quoted(field.name)} {fitting.name};",
+                    f"{alter} ADD COLUMN {_quoted_name(field.name)} {fitting.name};",
                 )
             if column.generated:
                 raise self._table_error(
@@ -265,14 +269,14 @@ class TargetTable:
                 raise self._table_error(
                     f"has column {field.name!r} of type {column.shown_type}, which does not hold "
                     f"every value of {field.type}",
-                    f"{alter} ALTER COLUMN {_quoted(field.name)} TYPE {fitting.name};",
+                    f"{alter} ALTER COLUMN {_quoted_name(field.name)} TYPE {fitting.name};",
                 )
         for column in columns.values():
             supplied = column.name in self.schema.names or column.has_default or column.generated
             if column.not_null and not supplied:
                 raise self._table_error(
                     f"needs a value for column {column.name!r}, which the rows do not have",
-                    f"{alter} ALTER COLUMN {_quoted(column.name)} DROP NOT NULL;",
+                    f"{alter} ALTER COLUMN {_quoted_name(column.name)} DROP NOT NULL;",
                 )
 
     def check_privileges(
@@ -283,10 +287,10 @@ class TargetTable:
         for privilege in needed:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
             if not scalar(connection, allowed, name, privilege):
-                which = "" if table == self.identifier else f"needs table {name}, which "
+                purpose = "" if table == self.identifier else f"needs table {name}, which "
                 raise self._table_error(
-                    f"{which}may not be written by {user}",
-                    f"GRANT {', '.join(needed)} ON {name} TO {_quoted(user)};",
+                    f"{purpose}may not be written by {user}",
+                    f"GRANT {', '.join(needed)} ON {name} TO {_quoted_name(user)};",
                 )
 
     def _check_temporary(self, connection: Connection) -> None:
@@ -296,7 +300,7 @@ class TargetTable:
             user, database = connection.info.user, connection.info.dbname
             raise self._table_error(
                 f"cannot be upserted by {user}, who may not create temporary tables",
-                f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",
+                f"GRANT TEMPORARY ON DATABASE {_quoted_name(database)} TO {_quoted_name(user)};",
             )
 
     def _check_rules(self, connection: Connection) -> None:
@@ -306,12 +310,14 @@ class TargetTable:
         names = connection.execute(
             "SELECT rulename FROM pg_rewrite WHERE ev_class = to_regclass(%s) "
             "AND ev_enabled IN ('O', 'A') AND ev_type::text = ANY (%s) ORDER BY rulename",
-            [self._name, events],
+            [self._name_in_errors, events],
         ).fetchall()
         if names:
             what = "INSERT or UPDATE" if self.keys else "DELETE"
             what += " or DELETE" if self.deletes else ""
-            drops = " ".join(f"DROP RULE {_quoted(name)} ON {self._name};" for (name,) in names)
+            drops = " ".join(
+                f"DROP RULE {_quoted_name(name)} ON {self._name_in_errors};" for (name,) in names
+            )
             raise self._table_error(
                 f"has a rule ON {what}, with which the server writes something else than the rows "
                 "of an epoch",
@@ -352,14 +358,14 @@ class TargetTable:
             FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
             WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indexprs IS NULL
             """,  # noqa: S608 - constants
-            [self._name],
+            [self._name_in_errors],
         ).fetchall()
         on_keys = [row for row in rows if row[0] == sorted(self.keys)]
         fitting = [nulls for _, nulls, fault, _ in on_keys if fault is None]
         # The server takes all that it can for the upsert, and then refuses it for these.
         deferrable = [name for _, _, fault, name in on_keys if fault == "is deferrable"]
         nullable = not all(columns[name].not_null for name in self.keys)
-        keys = ", ".join(_quoted(name) for name in self.keys)
+        keys = ", ".join(_quoted_name(name) for name in self.keys)
         if deferrable or not fitting:
             nulls = " NULLS NOT DISTINCT" if nullable else ""
             what = (
@@ -371,22 +377,25 @@ class TargetTable:
                 if on_keys
                 else f"has no unique constraint on ({keys}), which upserts need"
             )
-            actions = [f"DROP CONSTRAINT {_quoted(name)}" for name in deferrable]
+            actions = [f"DROP CONSTRAINT {_quoted_name(name)}" for name in deferrable]
             if on_keys and on_keys[0][2] == _TAKES_ALIKE:
                 texts = [name for name in self.keys if is_text(self.schema.field(name).type)]
-                actions += [f'ALTER COLUMN {_quoted(name)} TYPE text COLLATE "C"' for name in texts]
+                actions += [
+                    f'ALTER COLUMN {_quoted_name(name)} TYPE text COLLATE "C"' for name in texts
+                ]
             if not fitting:
                 actions.append(f"ADD UNIQUE{nulls} ({keys})")
             raise self._table_error(
                 what,
-                f"ALTER TABLE {self._name} {', '.join(actions)};"
+                f"ALTER TABLE {self._name_in_errors} {', '.join(actions)};"
                 + (" (beside it or instead)" if on_keys and not deferrable else ""),
             )
         if nullable and not any(fitting):
             raise self._table_error(
                 f"has a unique constraint on ({keys}) that lets a null key come twice",
-                f"ALTER TABLE {self._name} ADD UNIQUE NULLS NOT DISTINCT ({keys}); (PostgreSQL 15 "
-                f"or newer) beside it or instead, or SET NOT NULL on the key columns.",
+                f"ALTER TABLE {self._name_in_errors} ADD UNIQUE NULLS NOT DISTINCT ({keys}); "
+                "(PostgreSQL 15 or newer) beside it or instead, "
+                "or SET NOT NULL on the key columns.",
             )
 
     def _table_error(self, what: str, remedy: str) -> SinkError:
@@ -422,7 +431,7 @@ def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
     return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0
 
 
-def _quoted(name: str) -> str:
+def _quoted_name(name: str) -> str:
     """Return a name quoted for SQL."""
     return sql.Identifier(name).as_string()
 

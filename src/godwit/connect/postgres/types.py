@@ -139,15 +139,15 @@ def column_from_texts(texts: pa.Array, field: pa.Field) -> pa.Array:
         values = [None if text is None else bytes.fromhex(text[2:]) for text in texts.to_pylist()]
         return pa.array(values, dtype)
     if is_list(dtype):
-        return _lists(texts, field)
+        return _array_texts_to_lists(texts, field)
     return from_text(texts, field)
 
 
-def _lists(texts: pa.Array, field: pa.Field) -> pa.Array:
+def _array_texts_to_lists(texts: pa.Array, field: pa.Field) -> pa.Array:
     """Return arrays such as ``{1,NULL,3}`` as lists."""
     element = field.type.value_field.with_name(field.name)
     if pc.any(pc.match_substring_regex(texts, r'["\\\[]|^.+\{')).as_py():
-        rows = [_elements(text, field.name) for text in texts.to_pylist()]
+        rows = [_array_elements(text, field.name) for text in texts.to_pylist()]
         lists = pa.array(rows, pa.list_(pa.string()))
         values = lists.flatten()
     else:
@@ -163,7 +163,7 @@ def _lists(texts: pa.Array, field: pa.Field) -> pa.Array:
     return pc.if_else(lists.is_valid(), column, pa.scalar(None, column.type)).cast(field.type)
 
 
-def _elements(text: str | None, name: str) -> list[str | None] | None:
+def _array_elements(text: str | None, name: str) -> list[str | None] | None:
     """Return the elements of an array's text, without quotes."""
     if text is None:
         return None

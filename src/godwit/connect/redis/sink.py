@@ -114,7 +114,7 @@ class RedisSink(TargetSink):
             )
         self._schema = storable_schema(context.schema)
         self._epochs = f"{self._prefix}:{_EPOCHS}"
-        self._field = f"{context.query_id} {context.writer}"
+        self._epoch_field = f"{context.query_id} {context.writer}"
 
     def _try_target(self) -> RowCheck:
         """Check the server."""
@@ -134,12 +134,12 @@ class RedisSink(TargetSink):
         except SinkError:
             self.close()
             raise
-        self._last = -1 if point is None else point.epoch
+        self._last_epoch = -1 if point is None else point.epoch
 
     def _check_server(self) -> None:
         """Raise if the server cannot be reached, or would lose rows by itself."""
         with self._translating_errors("cannot be opened", "Check the server and the URL."):
-            client = self._connect()
+            client = self._connected_client()
             cluster = client.info("cluster").get("cluster_enabled")
             policy = str(client.info("memory").get("maxmemory_policy", ""))
         if cluster:
@@ -154,7 +154,7 @@ class RedisSink(TargetSink):
                 "CONFIG SET maxmemory-policy noeviction",
             )
 
-    def _connect(self) -> redis.Redis:
+    def _connected_client(self) -> redis.Redis:
         """Return the client of the server."""
         if self._client is None:
             self._client = redis.Redis.from_url(
@@ -170,7 +170,7 @@ class RedisSink(TargetSink):
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch of this sink; ``None`` if it has none."""
         with self._reading_epochs():
-            return _point_of(self._connect().hget(self._epochs, self._field))
+            return _point_of(self._connected_client().hget(self._epochs, self._epoch_field))
 
     def cannot_roll_back(self) -> str:
         """Return, as text, that replaced rows are gone."""
@@ -179,8 +179,10 @@ class RedisSink(TargetSink):
     def continue_after(self, point: HistoryPoint) -> None:
         """Record `point` as the last epoch, whatever is recorded."""
         with self._reading_epochs():
-            self._connect().hset(self._epochs, self._field, msgspec.json.encode(point))
-        self._last = point.epoch
+            self._connected_client().hset(
+                self._epochs, self._epoch_field, msgspec.json.encode(point)
+            )
+        self._last_epoch = point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows, and then its number, unless that is recorded."""
@@ -198,7 +200,7 @@ class RedisSink(TargetSink):
                     if not retries.wait_after_conflict():
                         raise
                 else:
-                    self._last = max(self._last, output.epoch)
+                    self._last_epoch = max(self._last_epoch, output.epoch)
                     return
 
     def _write_epoch(self, output: EpochOutput) -> None:
@@ -206,23 +208,25 @@ class RedisSink(TargetSink):
         part: list[Row] = []
         for batch in self._layout.rows(output, self._schema):
             for rows in split_batch(batch, rows=_ROWS, size_bytes=_BYTES):
-                if part and not self._write(part, output, is_last=False):
+                if part and not self._write_transaction(part, output, is_last=False):
                     return
-                part = list(self._hashes(rows.to_pylist()))
-        self._write(part, output, is_last=True)
+                part = list(self._names_and_fields(rows.to_pylist()))
+        self._write_transaction(part, output, is_last=True)
 
-    def _write(self, rows: Sequence[Row], output: EpochOutput, *, is_last: bool) -> bool:
+    def _write_transaction(
+        self, rows: Sequence[Row], output: EpochOutput, *, is_last: bool
+    ) -> bool:
         """Write rows in a transaction; `is_last`: with the number. Return whether that is new."""
-        with self._connect().pipeline(transaction=True) as transaction:
+        with self._connected_client().pipeline(transaction=True) as transaction:
             transaction.watch(self._epochs)  # type: ignore[no-untyped-call]
-            point = _point_of(transaction.hget(self._epochs, self._field))
+            point = _point_of(transaction.hget(self._epochs, self._epoch_field))
             before = -1 if point is None else point.epoch
             if before >= output.epoch:
                 return False
-            if before < self._last:
+            if before < self._last_epoch:
                 raise self._target_error(
-                    f"has epochs up to {before}, and epochs up to {self._last} were delivered to "
-                    "it in this run: the server has lost its last writes",
+                    f"has epochs up to {before}, and epochs up to {self._last_epoch} were "
+                    "delivered to it in this run: the server has lost its last writes",
                     "Start from a backup of the checkpoint that is as old; or continue without the "
                     'epochs in between, start(on_divergence="new_writer").',
                     epoch=output.epoch,
@@ -234,21 +238,23 @@ class RedisSink(TargetSink):
                     transaction.hset(name, items=list(itertools.chain(*values.items())))
             if is_last:
                 number = msgspec.json.encode(output.point)
-                transaction.hset(self._epochs, self._field, number)
+                transaction.hset(self._epochs, self._epoch_field, number)
             else:  # so that another delivery, which has read the number, is refused
-                transaction.hset(self._epochs, f"{self._field} part", output.epoch)
+                transaction.hset(self._epochs, f"{self._epoch_field} part", output.epoch)
             transaction.execute()
         return True
 
-    def _hashes(self, rows: Sequence[dict[str, Any]]) -> Iterator[Row]:
+    def _names_and_fields(self, rows: Sequence[dict[str, Any]]) -> Iterator[Row]:
         """Yield the name of each row's hash, and its fields."""
         keys, signed = self._layout.keys, self._context.kind != "rows"
         for row in rows:
-            texts = [_text(row[key]) for key in keys]
-            last = texts[0] if len(keys) == 1 else _json([_plain(row[key]) for key in keys])
+            texts = [_field_text(row[key]) for key in keys]
+            last = (
+                texts[0] if len(keys) == 1 else _json_text([_json_value(row[key]) for key in keys])
+            )
             name = last if isinstance(last, bytes) else last.encode()
             is_deleted = signed and row.pop(CHANGE.name) < 0
-            values = {key: _text(value) for key, value in row.items() if value is not None}
+            values = {key: _field_text(value) for key, value in row.items() if value is not None}
             yield self._prefix.encode() + b":" + name, None if is_deleted else values
 
     def close(self) -> None:
@@ -262,18 +268,18 @@ def _point_of(text: Any) -> HistoryPoint | None:
     return None if text is None else msgspec.json.decode(text, type=HistoryPoint)
 
 
-def _text(value: Any) -> bytes | str:
+def _field_text(value: Any) -> bytes | str:
     """Return a value as text of a field."""
-    plain = value if isinstance(value, bytes) else _plain(value)
-    return plain if isinstance(plain, bytes | str) else _json(plain)
+    plain = value if isinstance(value, bytes) else _json_value(value)
+    return plain if isinstance(plain, bytes | str) else _json_text(plain)
 
 
-def _json(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Return a plain value as JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value as JSON has it: times in ISO form, decimals as text, bytes in base 64."""
     if isinstance(value, dt.datetime):
         utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
@@ -287,15 +293,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(key): _nested(item) for key, item in value.items()}
+        return {str(key): _json_value_within(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_nested(item) for item in value]
+        return [_json_value_within(item) for item in value]
     return value
 
 
-def _nested(value: Any) -> Any:
+def _json_value_within(value: Any) -> Any:
     """Return a value within another one as JSON has it, which has no NaN and no infinities."""
-    return None if isinstance(value, float) and not math.isfinite(value) else _plain(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else _json_value(value)
 
 
 def _is_reserved(values: pa.Array) -> pa.BooleanArray | None:

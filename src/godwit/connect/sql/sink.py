@@ -146,7 +146,7 @@ class SqlSink(TargetSink):
 
     def row_check(self) -> RowCheck:
         """Return the check for rows that the table's columns cannot hold."""
-        return self._check
+        return self._row_check
 
     def _fit(self, context: SinkContext) -> None:
         """Set the table as it has to be for the rows; raise if it cannot be."""
@@ -191,9 +191,13 @@ class SqlSink(TargetSink):
     def _try_target(self) -> RowCheck:
         """Check an existing table, or the columns of one that is to be created."""
         self._engine = None  # not that of the sink itself
-        with contextlib.closing(self), self._opening_errors(), self._connect().connect() as trial:
-            self._check = self._check_table(sa.inspect(trial))
-        return self._check
+        with (
+            contextlib.closing(self),
+            self._opening_errors(),
+            self._connected_engine().connect() as trial,
+        ):
+            self._row_check = self._check_table(sa.inspect(trial))
+        return self._row_check
 
     def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
         return self._translating_errors(
@@ -208,26 +212,26 @@ class SqlSink(TargetSink):
             with self._opening_errors():
                 for tries_left in reversed(range(_CREATIONS)):
                     try:
-                        self._prepare(self._connect())
+                        self._prepare_tables(self._connected_engine())
                         break
                     except DBAPIError:  # another sink may have created the same
                         if not tries_left:
                             raise
             on_failure.pop_all()
 
-    def _prepare(self, engine: sa.Engine) -> None:
+    def _prepare_tables(self, engine: sa.Engine) -> None:
         """Check or create the tables, and the sink's row of ``godwit_sql_epochs``."""
         with engine.begin() as connection:
-            self._check = self._check_table(sa.inspect(connection))
+            self._row_check = self._check_table(sa.inspect(connection))
             self._table.create(connection, checkfirst=True)
             self._epochs.create(connection, checkfirst=True)
         with engine.begin() as connection:
-            last = self._recorded(connection)
+            last = self._recorded_epoch(connection)
             if last is None:
-                self._record(connection, point_without_history(-1), is_new=True)
-        self._last = -1 if last is None else last.epoch
+                self._record_epoch(connection, point_without_history(-1), is_new=True)
+        self._last_epoch = -1 if last is None else last.epoch
 
-    def _connect(self) -> sa.Engine:
+    def _connected_engine(self) -> sa.Engine:
         """Return the engine; its connections are as the sink needs them."""
         if self._engine is None:
             options: dict[str, Any] = {"hide_parameters": True, "pool_pre_ping": True}
@@ -261,7 +265,7 @@ class SqlSink(TargetSink):
             for column in self._table.columns:
                 former = existing.pop(column.name, None)
                 if former is None or not holds(former["type"], column.type, self._dialect):
-                    ddl = column.type.compile(self._connect().dialect)
+                    ddl = column.type.compile(self._connected_engine().dialect)
                     what = "" if former is None else f"type {former['type']}"
                     raise self._target_error(
                         f"has column {column.name!r} with {what}, which does not hold every value "
@@ -285,7 +289,7 @@ class SqlSink(TargetSink):
             if self._dialect in MYSQL:
                 self._check_mysql(inspector)
         elif not self._create:
-            ddl = str(sa.schema.CreateTable(self._table).compile(self._connect()))
+            ddl = str(sa.schema.CreateTable(self._table).compile(self._connected_engine()))
             raise self._target_error("does not exist", f"Create it: {' '.join(ddl.split())};")
         return self._layout.check(
             RowChecks(
@@ -375,7 +379,9 @@ class SqlSink(TargetSink):
             epochs.target == self._table_name,
         )
 
-    def _recorded(self, connection: sa.Connection, *, lock: bool = False) -> HistoryPoint | None:
+    def _recorded_epoch(
+        self, connection: sa.Connection, *, lock: bool = False
+    ) -> HistoryPoint | None:
         """Return the recorded epoch; `lock`: until the end of the transaction."""
         epochs = self._epochs.c
         query = sa.select(epochs.history, epochs.epoch, epochs.digest).where(self._own_row())
@@ -386,7 +392,7 @@ class SqlSink(TargetSink):
         query_id = self._context.query_id
         return HistoryPoint(query_id=query_id, history=history, epoch=epoch, digest=digest)
 
-    def _record(
+    def _record_epoch(
         self, connection: sa.Connection, point: HistoryPoint, *, is_new: bool = False
     ) -> None:
         """Record an epoch as the last one."""
@@ -400,8 +406,8 @@ class SqlSink(TargetSink):
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch in ``godwit_sql_epochs`` of this sink; ``None`` if it has none."""
-        with self._reading_epochs(), self._connect().connect() as connection:
-            point = self._recorded(connection)
+        with self._reading_epochs(), self._connected_engine().connect() as connection:
+            point = self._recorded_epoch(connection)
         return None if point is None or (point.epoch < 0 and not point.history) else point
 
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
@@ -425,9 +431,9 @@ class SqlSink(TargetSink):
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record `point` as the last epoch, whatever is recorded."""
-        with self._reading_epochs(), self._connect().begin() as connection:
-            self._record(connection, point)
-        self._last = point.epoch
+        with self._reading_epochs(), self._connected_engine().begin() as connection:
+            self._record_epoch(connection, point)
+        self._last_epoch = point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and number in one transaction, unless it is recorded."""
@@ -440,7 +446,7 @@ class SqlSink(TargetSink):
             while True:
                 retries.begin(0)
                 try:
-                    with self._connect().begin() as connection:
+                    with self._connected_engine().begin() as connection:
                         self._write_epoch(connection, output)
                 except DBAPIError as error:
                     if error.connection_invalidated and not was_lost:
@@ -448,19 +454,19 @@ class SqlSink(TargetSink):
                     elif not (_lost_against_another(error) and retries.wait_after_conflict()):
                         raise
                 else:
-                    self._last = max(self._last, output.epoch)
+                    self._last_epoch = max(self._last_epoch, output.epoch)
                     return
 
     def _write_epoch(self, connection: sa.Connection, output: EpochOutput) -> None:
         """Write an epoch within a transaction."""
-        point = self._recorded(connection, lock=True)
+        point = self._recorded_epoch(connection, lock=True)
         before = -1 if point is None else point.epoch
         if before >= output.epoch:
             return
-        if point is None or before < self._last:
+        if point is None or before < self._last_epoch:
             raise self._target_error(
-                f"has epochs up to {before}, and epochs up to {self._last} were delivered to it in "
-                "this run: the server has gone back",
+                f"has epochs up to {before}, and epochs up to {self._last_epoch} were delivered "
+                "to it in this run: the server has gone back",
                 "Restore the table; or start from a backup of the checkpoint that is as old; or "
                 'continue without the epochs in between, start(on_divergence="new_writer").',
                 epoch=output.epoch,
@@ -470,7 +476,7 @@ class SqlSink(TargetSink):
         for batch in self._layout.rows(output, self._schema):
             for part in split_batch(batch, rows=_ROWS, size_bytes=_BYTES):
                 self._write_rows(connection, part)
-        self._record(connection, output.point)
+        self._record_epoch(connection, output.point)
 
     def _write_rows(self, connection: sa.Connection, rows: pa.RecordBatch) -> None:
         """Insert, upsert or delete rows; those with one sign."""
@@ -489,10 +495,10 @@ class SqlSink(TargetSink):
             connection.execute(sa.delete(self._table).where(*same), named_keys)
         if written:
             connection.execute(
-                self._upsert() if self._layout.keys else sa.insert(self._table), written
+                self._upsert_statement() if self._layout.keys else sa.insert(self._table), written
             )
 
-    def _upsert(self) -> sa.Insert:
+    def _upsert_statement(self) -> sa.Insert:
         """Return the statement that inserts a row, or updates the one that is not newer."""
         keys, version, columns = self._layout.keys, self._layout.version, self._table.c
         # MySQL assigns in this order, and compares with what it assigned: the version comes last.
@@ -508,8 +514,8 @@ class SqlSink(TargetSink):
             else:
                 values = {name: new[name] for name in others}
             return insert.on_duplicate_key_update([(name, values[name]) for name in others])
-        make = sqlite.insert if self._dialect == "sqlite" else postgresql.insert
-        statement = cast("postgresql.Insert", make(self._table))
+        new_insert = sqlite.insert if self._dialect == "sqlite" else postgresql.insert
+        statement = cast("postgresql.Insert", new_insert(self._table))
         if not others:
             return statement.on_conflict_do_nothing(index_elements=list(keys))
         new, where = statement.excluded, None

@@ -92,14 +92,17 @@ def holds(existing: Any, wanted: Any, dialect: str) -> bool:
         unsigned = getattr(existing, "unsigned", None) or False
         if bool(getattr(wanted, "unsigned", None)) != bool(unsigned):
             return False
-        return _bits(existing) >= _bits(wanted)
+        return _integer_bits(existing) >= _integer_bits(wanted)
     if isinstance(wanted, sa.Double):
         is_rounded = getattr(existing, "scale", None) is not None  # as DOUBLE(9, 2)
         return isinstance(existing, sa.Double | sa.Float) and not (
             is_rounded or isinstance(existing, sa.REAL | mysql.FLOAT)
         )
     if isinstance(wanted, sa.Numeric):
-        (scale, before), (needed, needed_before) = _digits(existing), _digits(wanted)
+        (scale, before), (needed, needed_before) = (
+            _decimal_digits(existing),
+            _decimal_digits(wanted),
+        )
         return scale >= needed and before >= needed_before
     if isinstance(wanted, sa.String):
         is_short = isinstance(existing, mysql.TEXT | mysql.TINYTEXT | mysql.MEDIUMTEXT)
@@ -118,7 +121,7 @@ def holds(existing: Any, wanted: Any, dialect: str) -> bool:
     return isinstance(existing, sa.Date)
 
 
-def _digits(decimal: Any) -> tuple[int, int]:
+def _decimal_digits(decimal: Any) -> tuple[int, int]:
     """Return how many digits a type of decimals has after the point, and before; 0 for others."""
     if not isinstance(decimal, sa.Numeric) or isinstance(decimal, sa.Float):
         return 0, 0
@@ -128,7 +131,7 @@ def _digits(decimal: Any) -> tuple[int, int]:
     return scale, decimal.precision - scale
 
 
-def _bits(integer: Any) -> int:
+def _integer_bits(integer: Any) -> int:
     """Return the size of a type of integers, in bits."""
     if isinstance(integer, mysql.TINYINT):
         return 8
@@ -186,11 +189,11 @@ class _Longer:
     """Mask of bytes that are too long; picklable."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self._max_length = limit
 
     def __call__(self, values: pa.Array) -> pa.BooleanArray | None:
         is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
-        return pc.greater(pc.binary_length(values), self._limit) if is_bytes else None
+        return pc.greater(pc.binary_length(values), self._max_length) if is_bytes else None
 
 
 def stored_values(column: pa.Array, dialect: str) -> list[Any]:

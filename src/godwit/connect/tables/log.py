@@ -82,11 +82,11 @@ class LogStream(ABC):
         *,
         timeout_s: float,
     ) -> None:
-        self._translating, self._error, self._what = translating, error, what
+        self._translating, self._error, self._log_name = translating, error, what
         self._timeout_s = timeout_s
         self.transactions: list[Transaction] = []
-        self._open: Transaction | None = None  # whose commit has not arrived
-        self._begin = LogPlace(0, 0)  # the buffer has what follows
+        self._open_transaction: Transaction | None = None  # whose commit has not arrived
+        self._buffer_begin = LogPlace(0, 0)  # the buffer has what follows
         self.reached = 0  # everything that was committed before is in the buffer
         self._failing_since_s: float | None = None
 
@@ -98,15 +98,15 @@ class LogStream(ABC):
         """True while a connection streams."""
 
     @abstractmethod
-    def _start(self, control: Any, begin: LogPlace) -> None:
+    def _start_stream(self, control: Any, begin: LogPlace) -> None:
         """Begin to stream what follows `begin`; raise if the log does not have it."""
 
     @abstractmethod
-    def _receive(self, *, wait: bool) -> bytes | None:
+    def _receive_message(self, *, wait: bool) -> bytes | None:
         """Return the next message; ``None`` if none has arrived, after a short time if `wait`."""
 
     @abstractmethod
-    def _take(self, message: bytes) -> tuple[int, int]:
+    def _buffer_message(self, message: bytes) -> tuple[int, int]:
         """Add a message to the buffer; return the number and the size of its changes."""
 
     @abstractmethod
@@ -116,14 +116,14 @@ class LogStream(ABC):
     def close(self) -> None:
         """Close the connection, and forget the buffer."""
         self.transactions.clear()
-        self._open, self.reached = None, 0
+        self._open_transaction, self.reached = None, 0
 
     def confirm(self, place: LogPlace) -> None:
         """Free the buffer up to `place`, which is committed."""
         while self.transactions and 0 < self.transactions[0].end <= place.lsn:
             self.transactions.pop(0)
-        if self._begin < place:
-            self._begin = place
+        if self._buffer_begin < place:
+            self._buffer_begin = place
             if place.within and self.transactions:
                 self.transactions[0].free(place.within)
 
@@ -147,16 +147,16 @@ class LogStream(ABC):
         """
         try:
             control = connect()
-            if not self.connected or begin < self._begin or begin.lsn > self.reached:
-                self._start(control, begin)
-            up_to_date = self._pump(control, begin, changes, until, whole=whole)
+            if not self.connected or begin < self._buffer_begin or begin.lsn > self.reached:
+                self._start_stream(control, begin)
+            up_to_date = self._read_until(control, begin, changes, until, whole=whole)
         except self.lost as error:
             self.close()
             now_s = time.monotonic()
             if self._failing_since_s is None:
                 self._failing_since_s = now_s
             if now_s - self._failing_since_s > self._timeout_s:
-                with self._translating(f"cannot read {self._what}"):
+                with self._translating(f"cannot read {self._log_name}"):
                     raise error from None
             return False
         self._failing_since_s = None
@@ -171,11 +171,11 @@ class LogStream(ABC):
         waited = False
         try:
             if not self.connected:
-                self._start(connect(), begin)
+                self._start_stream(connect(), begin)
             while size < MAX_BYTES:
-                message = self._receive(wait=waited)
+                message = self._receive_message(wait=waited)
                 if message is not None:
-                    size += self._take(message)[1]
+                    size += self._buffer_message(message)[1]
                 elif waited:
                     return
                 waited = message is None
@@ -187,7 +187,7 @@ class LogStream(ABC):
     ) -> None:
         """Read all that is between two places; raise if that cannot be read."""
         deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
-        while not (begin >= self._begin and self._has_reached(end)):
+        while not (begin >= self._buffer_begin and self._has_reached(end)):
             self.pump(connect, begin, changes=EVERYTHING, until=end, whole=whole)
             for transaction in self.transactions:
                 if transaction.problem is not None and transaction.lsn < end.lsn:
@@ -197,11 +197,11 @@ class LogStream(ABC):
                 deadline_s, before = now_s + self._timeout_s, arrived
             elif now_s > deadline_s:
                 raise self._error(
-                    f"cannot read all of {self._what} that it began to read",
+                    f"cannot read all of {self._log_name} that it began to read",
                     "Start the query again: it continues from its checkpoint.",
                 )
 
-    def _pump(
+    def _read_until(
         self, control: Any, begin: LogPlace, changes: int, until: LogPlace | None, *, whole: bool
     ) -> bool:
         """Read until there is enough, or the end of the log is reached."""
@@ -216,26 +216,26 @@ class LogStream(ABC):
         deadline_s = time.monotonic() + _WAIT_S
         while True:
             enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
-            if enough and not (whole and self._open is not None):
+            if enough and not (whole and self._open_transaction is not None):
                 return False
             if until is not None and self._has_reached(until):
                 return False
             if self.transactions and self.transactions[-1].problem is not None:
                 return False
-            message = self._receive(wait=False)
+            message = self._receive_message(wait=False)
             if message is None:
-                if count > 0 and self._open is None and until is None:
+                if count > 0 and self._open_transaction is None and until is None:
                     return False
                 if target is None:
                     target = self._end_of_log(control)
-                if self._open is None and self.reached >= target:
+                if self._open_transaction is None and self.reached >= target:
                     return True
                 if time.monotonic() > deadline_s:
                     return False
-                message = self._receive(wait=True)
+                message = self._receive_message(wait=True)
             if message is not None:
                 deadline_s = time.monotonic() + _WAIT_S
-                number, taken = self._take(message)
+                number, taken = self._buffer_message(message)
                 count, size = count + number, size + taken
 
     def _has_reached(self, place: LogPlace) -> bool:

@@ -285,7 +285,7 @@ def _signed_rows(
             assert former is not None
             signed.add(number, former, -1)
             continue
-        new = _filled(new, former, whole=whole)
+        new = _with_former_values(new, former, whole=whole)
         moved = former is not None and any(former[p] != new[p] for p in key_places)
         if former is not None and (layout.before or moved):
             signed.add(number, former, -1)
@@ -362,7 +362,7 @@ def _about_changes(
     return pc.take(pa.array(values, dtype), pa.array(signed.sources, pa.int64()))
 
 
-def _filled(new: Row, former: Row | None, *, whole: bool) -> Row:
+def _with_former_values(new: Row, former: Row | None, *, whole: bool) -> Row:
     """Return a new row with the values that were left out, if the former row has them."""
     if UNCHANGED not in new or former is None:
         return new

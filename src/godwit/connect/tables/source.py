@@ -141,7 +141,7 @@ class TableSourceOptions:
             schema=None if schema is None else to_schema(schema, where="The schema of a source"),
             before=before,
             snapshot=snapshot,
-            include=_included(where, include, about, several=len(tables) > 1),
+            include=_included_columns(where, include, about, several=len(tables) > 1),
             about=about,
             whole_transactions=whole_transactions,
             max_rows=max_rows_per_epoch,
@@ -150,7 +150,7 @@ class TableSourceOptions:
         )
 
 
-def _included(
+def _included_columns(
     where: str,
     include: Sequence[str] | Mapping[str, str],
     about: Mapping[str, pa.DataType],
@@ -158,8 +158,12 @@ def _included(
     several: bool,
 ) -> dict[str, str]:
     """Return the kind of each included column → its name; raise if a kind is unknown."""
-    given = [include] if isinstance(include, str) else include
-    named = dict(given.items() if isinstance(given, Mapping) else zip(given, given, strict=True))
+    kinds_or_names = [include] if isinstance(include, str) else include
+    named = dict(
+        kinds_or_names.items()
+        if isinstance(kinds_or_names, Mapping)
+        else zip(kinds_or_names, kinds_or_names, strict=True)
+    )
     if unknown := [what for what in named if what not in about]:
         raise InvalidFlowError(
             f"{where}: include names {unknown[0]!r}, which changes do not have.",
@@ -183,26 +187,26 @@ class TableSource(Source):
     def __init__(self, server: TableServer, options: TableSourceOptions) -> None:
         self._server: Any = server
         self._options = options
-        self._prepare()
+        self._init_unpickled()
 
-    def _prepare(self) -> None:
+    def _init_unpickled(self) -> None:
         """Initialise the fields that are not pickled: connections, and the times of looks."""
         self._control: Any = None
         self._snapshot: Any = None
         self._stream: LogStream | None = None
-        self._advanced_s = self._checked_s = time.monotonic()
+        self._last_advanced_s = self._last_checked_s = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave connections behind."""
         fresh = type(self).__new__(type(self))
         vars(fresh).update(vars(self))
-        fresh._prepare()  # noqa: SLF001  its own
+        fresh._init_unpickled()  # noqa: SLF001  its own
         return vars(fresh)
 
     def __repr__(self) -> str:
         names = self._options.tables
         tables = names[0] if len(names) == 1 else list(names)
-        return f"gw.sources.{self._shown(repr(tables))}"
+        return f"gw.sources.{self._source_call_text(repr(tables))}"
 
     @property
     def _start_again(self) -> str:
@@ -212,7 +216,7 @@ class TableSource(Source):
     # -- what a database adds ---------------------------------------------------------------------
 
     @abstractmethod
-    def _shown(self, tables: str) -> str:
+    def _source_call_text(self, tables: str) -> str:
         """Return the call that makes the source."""
 
     @abstractmethod
@@ -220,7 +224,7 @@ class TableSource(Source):
         """Return the description of a table; raise if its changes cannot be read."""
 
     @abstractmethod
-    def _begin(self, connection: Any) -> int:
+    def _first_log_place(self, connection: Any) -> int:
         """Return the place in the log from which a query without a snapshot reads."""
 
     @abstractmethod
@@ -240,7 +244,7 @@ class TableSource(Source):
         """Return the present moment of the tables."""
 
     @abstractmethod
-    def _parts(
+    def _parts_of_range(
         self,
         snapshot: Any,
         number: int,
@@ -258,22 +262,22 @@ class TableSource(Source):
     def _place_text(self, position: Position) -> str:
         """Return the place of a position in the log, as the database writes it."""
 
-    def _at(self, position: Position, place: LogPlace) -> dict[str, Any]:
+    def _position_at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         """Return a position with another place."""
         return {**position, "lsn": place.lsn, "within": place.within}
 
     # -- what the rows are ------------------------------------------------------------------------
 
     @cached_property
-    def _tables(self) -> tuple[ChangedTable, ...]:
+    def _catalogued_tables(self) -> tuple[ChangedTable, ...]:
         """Tables, as the catalogue described them when they were first asked for."""
         with self._server.connect() as connection:
             return self._read_tables(connection)
 
     @cached_property
-    def _layout(self) -> RowLayout:
+    def _row_layout(self) -> RowLayout:
         """Columns of the rows."""
-        first = self._tables[0]
+        first = self._catalogued_tables[0]
         options = self._options
         columns = options.schema
         if columns is None:
@@ -296,7 +300,7 @@ class TableSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._layout.schema
+        return self._row_layout.schema
 
     @property
     def kind(self) -> Kind:  # type: ignore[override]
@@ -306,8 +310,8 @@ class TableSource(Source):
     @property
     def table_keys(self) -> tuple[str, ...]:  # type: ignore[override]
         """Columns that identify a row of the tables."""
-        keys = self._tables[0].keys
-        if len(self._tables) > 1 and keys:
+        keys = self._catalogued_tables[0].keys
+        if len(self._catalogued_tables) > 1 and keys:
             return (self._options.include["table"], *keys)
         return keys
 
@@ -325,7 +329,7 @@ class TableSource(Source):
 
     def _check_columns(self, tables: Sequence[ChangedTable]) -> None:
         """Raise unless all tables have the columns, and of types that can be read as asked."""
-        layout = self._layout
+        layout = self._row_layout
         for table in tables:
             if lacking := [name for name in table.keys if name not in layout.columns.names]:
                 raise self._server.error(
@@ -361,7 +365,7 @@ class TableSource(Source):
         """Read and check the tables; raise if the position is of others."""
         tables = self._read_tables(connection)
         self._check_columns(tables)
-        self.__dict__["_tables"] = tables
+        self.__dict__["_catalogued_tables"] = tables
         if position is None:
             return tables
         for table, oid in zip(tables, position["tables"], strict=True):
@@ -371,7 +375,7 @@ class TableSource(Source):
                     self._start_again,
                     table=table.name,
                 )
-        if added := [n for n in self._layout.columns.names if n not in position["columns"]]:
+        if added := [n for n in self._row_layout.columns.names if n not in position["columns"]]:
             raise self._server.error(
                 f"has read rows without the column {added[0]!r}, and would have them without it",
                 f"Name in schema= the columns as before: {listing(position['columns'])}; to add "
@@ -390,7 +394,7 @@ class TableSource(Source):
             self._control.close()
         self._stream = self._snapshot = self._control = None
 
-    def _connection(self) -> Any:
+    def _open_connection(self) -> Any:
         """Return the connection for questions, opened again if it was lost."""
         if self._control is None or self._is_closed(self._control):
             self._control = self._server.try_connect()
@@ -405,24 +409,24 @@ class TableSource(Source):
     def start(self) -> Position:
         position: dict[str, Any] = {
             **self._server_identity(),
-            "tables": [table.oid for table in self._tables],
-            "columns": list(self._layout.columns.names),
+            "tables": [table.oid for table in self._catalogued_tables],
+            "columns": list(self._row_layout.columns.names),
             "snapshot": None,
             "segments": [],
         }
         if self._options.snapshot:
-            lsn = self._moment().lsn
+            lsn = self._reading_at_moment().lsn
             position["snapshot"] = [0, None, lsn]
         else:
-            lsn = self._begin(self._connection())
-        return self._at(position, LogPlace(lsn, 0))
+            lsn = self._first_log_place(self._open_connection())
+        return self._position_at(position, LogPlace(lsn, 0))
 
     def end(self, position: Position) -> Position:
         """Return the present end of the log, after the snapshot."""
         with self._server.translating("cannot tell where its log ends"):
-            end = self._end_of_log(self._connection())
+            end = self._end_of_log(self._open_connection())
         after = position if position["snapshot"] is None else self._snapshot_end(position)
-        if LogPlace(end, 0) <= _place(after):
+        if LogPlace(end, 0) <= _place_of_position(after):
             return after
         return self._after_changes(after, LogPlace(end, 0))
 
@@ -438,25 +442,25 @@ class TableSource(Source):
         stream = self._opened_stream()
         if position["snapshot"] is not None:
             if self._reads_ahead:
-                stream.read_ahead(self._connection, _place(position))
+                stream.read_ahead(self._open_connection, _place_of_position(position))
             return self._next_part(position, most, until)
-        begin, whole = _place(position), self._options.whole_transactions
-        stop = None if until is None else _place(until)
+        begin, whole = _place_of_position(position), self._options.whole_transactions
+        stop = None if until is None else _place_of_position(until)
         changes = EVERYTHING - 1 if most is None else most
         with self._server.translating("cannot be read"):
             up_to_date = stream.pump(
-                self._connection, begin, changes=changes, until=stop, whole=whole
+                self._open_connection, begin, changes=changes, until=stop, whole=whole
             )
         place = stream.place_after(begin, changes=changes, until=stop, whole=whole)
         now_s = time.monotonic()
         if place != begin:
-            self._advanced_s = now_s
+            self._last_advanced_s = now_s
             return self._after_changes(position, place)
-        if up_to_date and now_s - self._checked_s > _ADVANCE_S:
-            self._checked_s = now_s
+        if up_to_date and now_s - self._last_checked_s > _ADVANCE_S:
+            self._last_checked_s = now_s
             self._check_tables()
-        if until is None and up_to_date and now_s - self._advanced_s > _ADVANCE_S:
-            self._advanced_s = now_s
+        if until is None and up_to_date and now_s - self._last_advanced_s > _ADVANCE_S:
+            self._last_advanced_s = now_s
             return self._after_changes(position, max(place, LogPlace(stream.reached, 0)))
         return position
 
@@ -466,7 +470,7 @@ class TableSource(Source):
             return other["snapshot"] is None
         if position["snapshot"] is not None:  # keys are in the server's order
             return bool(position["snapshot"][0] < other["snapshot"][0])
-        return _place(position) < _place(other)
+        return _place_of_position(position) < _place_of_position(other)
 
     def describe(self, position: Position) -> dict[str, Any]:
         described: dict[str, Any] = {"lsn": self._place_text(position)}
@@ -484,13 +488,13 @@ class TableSource(Source):
                 self._snapshot.close()
                 self._snapshot = None
             if self._stream is not None:
-                self._stream.confirm(_place(position))
+                self._stream.confirm(_place_of_position(position))
 
     def _oldest_us(self, position: Position) -> int | None:
         """Return the time of the next commit after a position, if it is in the buffer."""
         if self._stream is None or position["snapshot"] is not None:
             return None
-        following = next(self._stream.between(_place(position), None), None)
+        following = next(self._stream.between(_place_of_position(position), None), None)
         return None if following is None else following[0].time_us
 
     def _after_changes(self, position: Position, place: LogPlace) -> Position:
@@ -498,7 +502,7 @@ class TableSource(Source):
         segments = position["segments"]
         if all(lsn <= place.lsn for _, _, lsn in segments):
             segments = []
-        return self._at({**position, "segments": segments}, place)
+        return self._position_at({**position, "segments": segments}, place)
 
     def _opened_stream(self) -> LogStream:
         """Return the stream of the log."""
@@ -507,7 +511,7 @@ class TableSource(Source):
 
     # -- snapshot ---------------------------------------------------------------------------------
 
-    def _moment(self) -> Any:
+    def _reading_at_moment(self) -> Any:
         """Return the moment that is being read, or begin another one."""
         if self._snapshot is None or self._snapshot.closed:
             self._snapshot = self._new_snapshot()
@@ -515,8 +519,11 @@ class TableSource(Source):
 
     def _snapshot_end(self, position: Position) -> Position:
         """Return a position of the snapshot once all of it is read at the present moment."""
-        lsn = self._moment().lsn
-        segments = [*self._segments_before(position, lsn), [len(self._tables), None, lsn]]
+        lsn = self._reading_at_moment().lsn
+        segments = [
+            *self._segments_before(position, lsn),
+            [len(self._catalogued_tables), None, lsn],
+        ]
         if all(moment <= position["lsn"] for _, _, moment in segments):
             segments = []
         return {**position, "snapshot": None, "segments": segments}
@@ -530,16 +537,16 @@ class TableSource(Source):
     def _next_part(self, position: Position, limit: int | None, until: Position | None) -> Position:
         """Return the position after the next rows of the snapshot."""
         rows = _PART_ROWS if limit is None else limit
-        snapshot = self._moment()
+        snapshot = self._reading_at_moment()
         number, key, _ = position["snapshot"]
         last = None if until is None else until["snapshot"]
-        while number < len(self._tables):
+        while number < len(self._catalogued_tables):
             up_to = None
             if last is not None and number == last[0]:
                 if last[1] is None or last[1] == key:
                     break
                 up_to = last[1]
-            table = self._tables[number]
+            table = self._catalogued_tables[number]
             if not table.keys:
                 number, key = number + 1, None
                 break
@@ -551,28 +558,28 @@ class TableSource(Source):
             number, key = number + 1, None
             if count:
                 break
-        if number == len(self._tables):
+        if number == len(self._catalogued_tables):
             return self._snapshot_end(position)
         segments = self._segments_before(position, snapshot.lsn)
         return {**position, "snapshot": [number, key, snapshot.lsn], "segments": segments}
 
     def _snapshot_splits(self, begin: Position, end: Position, parallelism: int) -> Iterator[Split]:
         """Yield splits of the rows of the snapshot between two positions."""
-        snapshot = self._moment()
+        snapshot = self._reading_at_moment()
         first, after, _ = begin["snapshot"]
-        last, up_to, moment = end["snapshot"] or [len(self._tables), None, snapshot.lsn]
+        last, up_to, moment = end["snapshot"] or [len(self._catalogued_tables), None, snapshot.lsn]
         if moment != snapshot.lsn:
             raise self._server.error(
                 "lost the connection that its snapshot depends on",
                 "Start the query again: it continues with the rows that are left.",
             )
-        for number in range(first, min(last + 1, len(self._tables))):
-            table = self._tables[number]
+        for number in range(first, min(last + 1, len(self._catalogued_tables))):
+            table = self._catalogued_tables[number]
             begin_key = after if number == first else None
             end_key = up_to if number == last else None
             if number == last and end_key is None:
                 break
-            parts = self._parts(snapshot, number, begin_key, end_key, parallelism)
+            parts = self._parts_of_range(snapshot, number, begin_key, end_key, parallelism)
             while True:
                 with self._server.translating(f"cannot read {table.name}"):
                     part = next(parts, None)
@@ -596,8 +603,8 @@ class TableSource(Source):
         `places`: name of a column → its place; `can_be`: whether values of a place can be read as a
         type; `keys`: names of the columns that identify a row, ``None`` if changes have whole rows.
         """
-        table = self._tables[number]
-        for field in self._layout.columns:
+        table = self._catalogued_tables[number]
+        for field in self._row_layout.columns:
             place = places.get(field.name)
             if place is None:
                 raise self._column_error(table, field, "its changes do not have")
@@ -626,7 +633,7 @@ class TableSource(Source):
         )
         return error
 
-    def _truncation(self, table: ChangedTable) -> SourceError | None:
+    def _truncation_error(self, table: ChangedTable) -> SourceError | None:
         """Return the error for a truncation of a table, unless they are skipped."""
         if self._options.skips_truncations:
             self.report(
@@ -648,12 +655,12 @@ class TableSource(Source):
         splits: list[Split] = []
         if begin["snapshot"] is not None:
             splits += self._snapshot_splits(begin, end, parallelism)
-        if end["snapshot"] is not None or _place(end) <= _place(begin):
+        if end["snapshot"] is not None or _place_of_position(end) <= _place_of_position(begin):
             return splits
         stream = self._opened_stream()
-        first, last = _place(begin), _place(end)
+        first, last = _place_of_position(begin), _place_of_position(end)
         with self._server.translating("cannot be read"):
-            stream.fill(self._connection, first, last, whole=self._options.whole_transactions)
+            stream.fill(self._open_connection, first, last, whole=self._options.whole_transactions)
         blocks: list[Block] = []
         for transaction, start, stop in stream.between(first, last):
             for number in range(start, stop):
@@ -683,15 +690,15 @@ class TableSource(Source):
         """Yield the rows that changes insert and delete."""
         segments = [Segment(Mark(number, key), lsn) for number, key, lsn in changes.segments]
         for block in changes.blocks:
-            table = self._tables[block.reading.table]
-            yield self._converted(
+            table = self._catalogued_tables[block.reading.table]
+            yield self._translating_value_errors(
                 table,
                 lambda b=block, t=table: rows_of_changes(
-                    b, self._layout, t, columns, segments=segments, decoding=self._decoding
+                    b, self._row_layout, t, columns, segments=segments, decoding=self._decoding
                 ),
             )
 
-    def _converted(self, table: ChangedTable, rows: Any) -> pa.RecordBatch:
+    def _translating_value_errors(self, table: ChangedTable, rows: Any) -> pa.RecordBatch:
         """Return the result of a function; errors of values name the table."""
         try:
             batch: pa.RecordBatch = rows()
@@ -714,6 +721,6 @@ class TableSource(Source):
         """Return what makes the server log whole rows of a table."""
 
 
-def _place(position: Position) -> LogPlace:
+def _place_of_position(position: Position) -> LogPlace:
     """Return the place in the stream of changes of a position."""
     return LogPlace(position["lsn"], position["within"])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _MOST_VALUES = 1 << 40
-_DRAWS = 8
+_NUM_DRAWS = 8
 
 
 def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
@@ -43,7 +43,7 @@ def imbalance_of(num_values: int, num_key_groups: int, num_lanes: int) -> float:
     rng = np.random.default_rng(0)
     evenly = np.full(num_key_groups, 1 / num_key_groups)
     largest = 1.0
-    for _ in range(_DRAWS):
+    for _ in range(_NUM_DRAWS):
         load = rng.standard_gamma(rng.multinomial(num_values, evenly))
         largest = max(largest, busiest_lane(load, num_lanes) * num_lanes / float(load.sum()))
     return largest

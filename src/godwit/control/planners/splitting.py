@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WindowLayout = Literal["split", "combined"]
 
-_MARGIN: Final = 0.85
+_CHANGE_RATIO: Final = 0.85
 """A layout is taken up if what tells the two apart costs this share of today's, or less."""
 _LEAST_SAVED: Final = 0.01
 """Share of all CPU time that must be saved for a layout to be given up."""
@@ -148,7 +148,9 @@ def choose_layout(
                 saved_ms=saved_ms,
                 relieved_ms=costs.latency_ms(today) - max(max_latency_ms, costs.latency_ms(other)),
             )
-    elif costs.latency_ms(other) <= _MARGIN * max_latency_ms and _is_worth(costs, today, other):
+    elif costs.latency_ms(other) <= _CHANGE_RATIO * max_latency_ms and _is_worth(
+        costs, today, other
+    ):
         return Choice(layout=other, changes=True, within=True, saved_ms=saved_ms)
     return Choice(layout=today, changes=False, within=within[today])
 
@@ -158,7 +160,7 @@ def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> b
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms
-    return saved_ms >= (1 - _MARGIN) * tells_ms and saved_ms > _LEAST_SAVED * now_ms
+    return saved_ms >= (1 - _CHANGE_RATIO) * tells_ms and saved_ms > _LEAST_SAVED * now_ms
 
 
 def most_beneficial(choices: Mapping[str, Choice]) -> str | None:

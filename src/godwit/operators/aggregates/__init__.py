@@ -306,7 +306,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     >>> round(results(spread=gw.variance("delay"))["spread"], 1)
     16.3
     """
-    return _moments("variance", column, where, population=population, root=False)
+    return _variance_or_stddev("variance", column, where, population=population, root=False)
 
 
 @user_call
@@ -330,7 +330,7 @@ def stddev(column: str, *, population: bool = False, where: str | None = None) -
     >>> round(results(spread=gw.stddev("delay", population=True))["spread"], 1)
     3.3
     """
-    return _moments("stddev", column, where, population=population, root=True)
+    return _variance_or_stddev("stddev", column, where, population=population, root=True)
 
 
 @user_call
@@ -473,7 +473,7 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
     >>> results(delays=gw.collect_set("delay"))
     {'delays': [5, 12]}
     """
-    return _collected("collect_set", column, limit, where)
+    return _collecting_aggregate("collect_set", column, limit, where)
 
 
 @user_call
@@ -496,7 +496,7 @@ def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> 
     >>> results(delays=gw.collect_list("delay"))
     {'delays': [5, 12, 12]}
     """
-    return _collected("collect_list", column, limit, where)
+    return _collecting_aggregate("collect_list", column, limit, where)
 
 
 @user_call
@@ -630,7 +630,7 @@ def approx_percentile(
     12.0
     """
     shown = (repr(percentage), *(() if error == 0.01 else (f"error={error!r}",)))
-    return _percentile("approx_percentile", column, percentage, error, where, *shown)
+    return _approximate_percentile("approx_percentile", column, percentage, error, where, *shown)
 
 
 @user_call
@@ -655,7 +655,7 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
     12.0
     """
     shown = () if error == 0.01 else (f"error={error!r}",)
-    return _percentile("approx_median", column, 0.5, error, where, *shown)
+    return _approximate_percentile("approx_median", column, 0.5, error, where, *shown)
 
 
 def all_values(name: str, column: str) -> Aggregate:
@@ -701,7 +701,7 @@ def kept_rows(*columns: str) -> Aggregate:
     return _built_in("kept_rows", columns, bind_row_collector, _ORDERED, None)
 
 
-def _moments(
+def _variance_or_stddev(
     name: str, column: str, where: str | None, *, population: bool, root: bool
 ) -> Aggregate:
     """Return the aggregate `name`, ``variance`` or (`root`) ``stddev``; see `variance`."""
@@ -719,7 +719,7 @@ def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: b
     return _built_in(name, (column,), bind_position, _ORDERED, where, *shown, **options)
 
 
-def _collected(name: str, column: str, limit: int, where: str | None) -> Aggregate:
+def _collecting_aggregate(name: str, column: str, limit: int, where: str | None) -> Aggregate:
     """Return the aggregate `name`, which collects at most `limit` values of a column."""
     _check_size(name, column, "limit", limit)
     shown = () if limit == 100 else (f"limit={limit}",)
@@ -733,7 +733,7 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
     return _built_in(name, columns, bind_extreme_by, _ORDERED, where, repr(by), largest=largest)
 
 
-def _percentile(
+def _approximate_percentile(
     name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
 ) -> Aggregate:
     """Return the aggregate of an approximate percentile; `shown`: its arguments, for its repr."""

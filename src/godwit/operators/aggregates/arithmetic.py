@@ -101,10 +101,10 @@ def calculate(sign: str, left: Operand, right: Operand, overflow: Overflow = "er
         if pa.types.is_decimal128(first.type):
             return _of_decimals(sign, first, second, overflow)
         if sign in "/%":
-            return _divide(sign, first, second, overflow)
+            return _quotient_or_remainder(sign, first, second, overflow)
         return _of_numbers(sign, first, second, overflow)
     if sign == "-" and first.type == second.type and is_date_or_timestamp(first.type):
-        return _between(first, second)
+        return _durations_between(first, second)
     if sign in "+-" and first.type == second.type and pa.types.is_duration(first.type):
         return _of_numbers(sign, first, second)
     raise TypesError(sign)
@@ -133,7 +133,7 @@ def absolute(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
     """Return the type that values of all `types` have in common, as in Spark's ``coalesce``."""
-    return reduce(_wider, types, pa.null())
+    return reduce(_common_type, types, pa.null())
 
 
 def as_type(values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -150,7 +150,7 @@ def as_type(values: pa.Array, dtype: pa.DataType) -> pa.Array:
 # -- types
 
 
-def _wider(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     """Return the narrowest type for values of two types; raise `TypesError` if there is none."""
     if first == second or pa.types.is_null(second):
         return first
@@ -223,7 +223,7 @@ def _of_numbers(
         return _CHECKED[sign](first, second)
     except pa.ArrowInvalid:
         fails = []
-        low, high = _bounds(first.type)
+        low, high = _integer_bounds(first.type)
         apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign]
         raw = [values.cast(pa.int64()).to_pylist() for values in (first, second)]
         for row, (a, b) in enumerate(zip(*raw, strict=True)):
@@ -237,12 +237,14 @@ def _of_numbers(
     return pc.if_else(column_of(valid, None, pa.bool_()), _PLAIN[sign](first, second), None)
 
 
-def _bounds(dtype: pa.DataType) -> tuple[int, int]:
+def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
     """Return the smallest and the largest value of an integer type."""
     return -(1 << (dtype.bit_width - 1)), (1 << (dtype.bit_width - 1)) - 1
 
 
-def _divide(sign: str, first: pa.Array, second: pa.Array, overflow: Overflow) -> pa.Array:
+def _quotient_or_remainder(
+    sign: str, first: pa.Array, second: pa.Array, overflow: Overflow
+) -> pa.Array:
     """Divide numbers of one type, or return the remainder, which has the sign of the dividend."""
     valid = both_valid(first, second)
     dividend, divisor = values_of(first), values_of(second)
@@ -278,7 +280,7 @@ def both_valid(left: pa.Array, right: pa.Array) -> BoolArray | None:
     return first & second
 
 
-def _between(first: pa.Array, second: pa.Array) -> pa.Array:
+def _durations_between(first: pa.Array, second: pa.Array) -> pa.Array:
     """Return the time from dates or timestamps to others, as durations of microseconds."""
     moments = [
         values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())

@@ -40,8 +40,10 @@ def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
         "column": column.name,
         "type": str(dtype),
     }
-    make = _PrimitiveExtreme if numpy_type(dtype) is not None else _ComparedExtreme
-    return make(largest=largest, state=pa.schema({"value": dtype}), output=dtype, identity=identity)
+    aggregate_class = _PrimitiveExtreme if numpy_type(dtype) is not None else _ComparedExtreme
+    return aggregate_class(
+        largest=largest, state=pa.schema({"value": dtype}), output=dtype, identity=identity
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class _PrimitiveExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        values, mask = _comparable(columns[0]), mask_of(columns[0])
+        values, mask = _orderable_array(columns[0]), mask_of(columns[0])
         if mask is not None:
             groups, values = groups[mask], values[mask]
         extremes, seen = self._identity_where_null(states.column(0))
@@ -94,7 +96,7 @@ class _PrimitiveExtreme(_Extreme):
 
         Nulls become the identity of the extreme, such as the smallest integer for a maximum.
         """
-        values, mask = _comparable(column).copy(), mask_of(column)
+        values, mask = _orderable_array(column).copy(), mask_of(column)
         if mask is None:
             return values, np.ones(len(column), np.bool_)
         if values.dtype.kind == "f":
@@ -137,23 +139,23 @@ class _ComparedExtreme(_Extreme):
         best = np.full(states.num_rows, -1)
         best[groups[rows]] = rows
         extremes = column.take(pa.array(best, mask=best < 0))
-        return self._better(states.column(0), extremes)
+        return self._better_of_pairs(states.column(0), extremes)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._better(left.column(0), right.column(0))
+        return self._better_of_pairs(left.column(0), right.column(0))
 
     def _is_more_extreme(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
         """Return a mask: where a challenger is larger (for ``min``: smaller) than its holder."""
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
-    def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
+    def _better_of_pairs(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
         """Return states with the better value of each pair; either value may be null."""
         wins = self._is_more_extreme(challengers, holders).fill_null(False)
         wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
         return self.states(pc.if_else(wins, challengers, holders))
 
 
-def _comparable(column: pa.Array) -> npt.NDArray[Any]:
+def _orderable_array(column: pa.Array) -> npt.NDArray[Any]:
     """Return a column's values as a NumPy array that can be ordered; booleans become bytes."""
     values = values_of(column)
     return values.view(np.uint8) if values.dtype == np.bool_ else values
@@ -198,7 +200,7 @@ class _ExtremeBy(BuiltIn):
         rows = np.arange(len(by)) if mask is None else np.flatnonzero(mask)
         rows = rows[::-1] if self.latest else rows
         groups = groups[rows]
-        order = order_by(groups, self._ranks(by.take(pa.array(rows))))
+        order = order_by(groups, self._ranks_by(by.take(pa.array(rows))))
         best, _ = first_of_each(order, starts_of(groups, states.num_rows), 1)
         chosen = np.full(states.num_rows, -1)
         chosen[groups[best]] = rows[best]
@@ -209,7 +211,7 @@ class _ExtremeBy(BuiltIn):
         """Return the better row of each pair of states; of equal rows, as `latest` says."""
         count = left.num_rows
         earlier, later = left.column(1), right.column(1)
-        ranks = self._ranks(pa.concat_arrays([earlier, later]))
+        ranks = self._ranks_by(pa.concat_arrays([earlier, later]))
         wins = ranks[count:] < ranks[:count] + self.latest
         for mask, otherwise in ((mask_of(earlier), True), (mask_of(later), False)):
             wins = wins if mask is None else np.where(mask, wins, otherwise)
@@ -217,7 +219,7 @@ class _ExtremeBy(BuiltIn):
         pairs = zip(right.columns, left.columns, strict=True)
         return self.states(*(pc.if_else(newer, mine, theirs) for mine, theirs in pairs))
 
-    def _ranks(self, by: pa.Array) -> IntArray:
+    def _ranks_by(self, by: pa.Array) -> IntArray:
         """Return the rank of each value of the column `by`, 0 for the best; arbitrary for nulls."""
         ranks = descending_ranks(by)
         return ranks if self.largest else ranks.max(initial=0) - ranks

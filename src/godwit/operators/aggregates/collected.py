@@ -56,11 +56,11 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
     if not can_be_state(column.type):
         return None
     bound = {} if limit is None else {"limit": limit}
-    make = _VALUES[name]
-    return make(
+    aggregate_class = _VALUES[name]
+    return aggregate_class(
         layout=(PackedColumn(dtype=column.type, nullable=False),),
         state=pa.schema({"values": pa.large_binary()}),
-        output=pa.int64() if make is _CountDistinct else pa.list_(column.type),
+        output=pa.int64() if aggregate_class is _CountDistinct else pa.list_(column.type),
         identity={
             "aggregate": name,
             "column": column.name,
@@ -160,7 +160,7 @@ def bind_row_collector(*columns: pa.Field) -> BoundAggregate | None:
         return None
     return _Rows(
         columns=columns,
-        layout=_nullable(columns),
+        layout=_nullable_layout(columns),
         state=pa.schema({"rows": pa.large_binary()}),
         output=pa.large_binary(),
         identity={"aggregate": "rows", "columns": [[c.name, type_text(c.type)] for c in columns]},
@@ -172,7 +172,7 @@ def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBa
 
     State g has the rows ``starts[g]:starts[g + 1]``.
     """
-    starts, arrays = unpack(states, _nullable(columns))
+    starts, arrays = unpack(states, _nullable_layout(columns))
     return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
@@ -204,10 +204,10 @@ class PackedRows(BuiltIn):
         if mask is not None:
             counted = np.flatnonzero(mask)
             groups, rows = groups[counted], [column.take(pa.array(counted)) for column in rows]
-        return self._pack_kept(states.num_rows, self._rows(states), (groups, rows))
+        return self._pack_kept(states.num_rows, self._unpacked_rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._pack_kept(left.num_rows, self._rows(left), self._rows(right))
+        return self._pack_kept(left.num_rows, self._unpacked_rows(left), self._unpacked_rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the collected values of each state as a list."""
@@ -218,7 +218,7 @@ class PackedRows(BuiltIn):
         offsets = pa.array(starts.astype(np.int32))
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
-    def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
+    def _unpacked_rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
         """Unpack states; return the state's position of each row, and the rows' columns."""
         return unpack_rows(states.column(0), self.layout)
 
@@ -232,8 +232,10 @@ class PackedRows(BuiltIn):
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
         ]
         rows, starts = self.rows_to_keep(groups, columns, count)
-        taken = pa.array(rows)
-        return self.states(pack(starts, [column.take(taken) for column in columns], self.layout))
+        kept_rows = pa.array(rows)
+        return self.states(
+            pack(starts, [column.take(kept_rows) for column in columns], self.layout)
+        )
 
 
 class _CollectList(PackedRows):
@@ -316,7 +318,9 @@ class _MostFrequent(_CollectSet):
             groups, column, counts = groups[mask], column.take(taken), counts.take(taken)
         if pa.types.is_floating(column.type):
             column = canonical_floats(column)
-        return self._pack_kept(states.num_rows, self._rows(states), (groups, [column, counts]))
+        return self._pack_kept(
+            states.num_rows, self._unpacked_rows(states), (groups, [column, counts])
+        )
 
     def _pack_kept(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
         """Pack each distinct value of a group with the sum of its counts."""
@@ -336,8 +340,8 @@ class _MostFrequent(_CollectSet):
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the values of the largest counts; of equal counts the smaller value is first."""
-        groups, (values, counts) = self._rows(states)
-        by_value = order_by(groups, self._ranks(values))
+        groups, (values, counts) = self._unpacked_rows(states)
+        by_value = order_by(groups, self._value_ranks(values))
         negative = -values_of(counts)[by_value]
         order = by_value[np.lexsort((negative, groups[by_value]))]
         chosen, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
@@ -347,7 +351,7 @@ class _MostFrequent(_CollectSet):
         )
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
 
-    def _ranks(self, values: pa.Array) -> IntArray:
+    def _value_ranks(self, values: pa.Array) -> IntArray:
         """Return the rank of each value, 0 for the one that comes first of equal counts."""
         ranks = descending_ranks(values)
         ascending: IntArray = ranks.max(initial=0) - ranks
@@ -365,20 +369,20 @@ class _FromCounts(_MostFrequent):
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the mode, or the percentiles, of each state; null without any value."""
-        groups, (values, counts) = self._rows(states)
-        order = order_by(groups, self._ranks(values))
+        groups, (values, counts) = self._unpacked_rows(states)
+        order = order_by(groups, self._value_ranks(values))
         groups = groups[order]
         starts = starts_of(groups, states.num_rows)
         if self.name == "mode":
             by_count = order[np.lexsort((-values_of(counts)[order], groups))]
-            some = np.diff(starts) > 0
-            first = np.append(by_count, 0)[np.where(some, starts[:-1], -1)]
-            return values.take(pa.array(first, mask=~some))
+            is_nonempty = np.diff(starts) > 0
+            first = np.append(by_count, 0)[np.where(is_nonempty, starts[:-1], -1)]
+            return values.take(pa.array(first, mask=~is_nonempty))
         ends = np.cumsum(values_of(counts)[order])  # of all groups, one after the other
         before = np.append(0, ends)[starts[:-1]]
         total = np.append(0, ends)[starts[1:]] - before
         results = [
-            self._percentile(values.take(pa.array(order)), ends, before, total, share)
+            self._percentile_of_counts(values.take(pa.array(order)), ends, before, total, share)
             for share in self.percentages
         ]
         if not self.listed:
@@ -387,18 +391,18 @@ class _FromCounts(_MostFrequent):
         flat = pa.concat_arrays(results).take(
             pa.array(np.arange(width * len(total)).reshape(width, -1).T.ravel())
         )
-        some = total > 0
+        is_nonempty = total > 0
         offsets = pa.array(np.arange(len(total) + 1) * width, pa.int32())
         lists = pa.ListArray.from_arrays(offsets, flat, type=self.output)
-        return lists.take(pa.array(np.arange(len(total)), mask=~some))
+        return lists.take(pa.array(np.arange(len(total)), mask=~is_nonempty))
 
-    def _ranks(self, values: pa.Array) -> IntArray:
+    def _value_ranks(self, values: pa.Array) -> IntArray:
         """Return the rank of each value in the order that the percentile asks for."""
         ranks = descending_ranks(values)
         ascending: IntArray = ranks.max(initial=0) - ranks
         return ranks if self.descending else ascending
 
-    def _percentile(
+    def _percentile_of_counts(
         self, values: pa.Array, ends: IntArray, before: IntArray, total: IntArray, share: float
     ) -> pa.Array:
         """Return one percentile of each state.
@@ -406,11 +410,11 @@ class _FromCounts(_MostFrequent):
         `values`: distinct values, ascending in each state. `ends`: number of rows up to each of
         them, over all states. `before`, `total`: number of rows before a state, and in it.
         """
-        some = total > 0
+        is_nonempty = total > 0
         if self.name == "rank":
             rank = np.clip(np.ceil(share * total).astype(np.int64), 1, np.maximum(total, 1))
-            which = np.searchsorted(ends, before + rank)
-            return values.take(pa.array(np.where(some, which, 0), mask=~some))
+            entry = np.searchsorted(ends, before + rank)
+            return values.take(pa.array(np.where(is_nonempty, entry, 0), mask=~is_nonempty))
         if pa.types.is_decimal128(values.type):
             values = as_doubles(values)
         numbers = values_of(values).astype(np.float64)
@@ -420,14 +424,16 @@ class _FromCounts(_MostFrequent):
         lower, upper = np.floor(position), np.ceil(position)
         low, high = (
             np.append(numbers, np.nan)[
-                np.where(some, np.searchsorted(ends, before + rank.astype(np.int64) + 1), -1)
+                np.where(is_nonempty, np.searchsorted(ends, before + rank.astype(np.int64) + 1), -1)
             ]
             for rank in (lower, upper)
         )
         with np.errstate(invalid="ignore"):
             between = low + (position - lower) * (high - low)
         exact = (lower == upper) | (low == high)
-        return column_of(np.where(exact, low, between), None if some.all() else some, pa.float64())
+        return column_of(
+            np.where(exact, low, between), None if is_nonempty.all() else is_nonempty, pa.float64()
+        )
 
 
 class _TopK(PackedRows):
@@ -500,7 +506,7 @@ _VALUES: Final[dict[str, type[PackedRows]]] = {
 }
 
 
-def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
+def _nullable_layout(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
     """Return the packed layout of columns, all of which may hold nulls."""
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
 

@@ -155,7 +155,7 @@ class Computed:
             names=names,
             state=bound.state,
             output=bound.output,
-            identity=_renamed(bound.describe(), names),
+            identity=_with_columns_renamed(bound.describe(), names),
         )
 
 
@@ -251,15 +251,15 @@ class _OfExpressions(_Around):
         if not isinstance(self.aggregate, BuiltIn):
             return None
         written = {name: text for text, name in self.names.items()}
-        return self.aggregate.upgrade_from(_renamed(stored, written))
+        return self.aggregate.upgrade_from(_with_columns_renamed(stored, written))
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+def _with_columns_renamed(value: Any, names: Mapping[str, str]) -> Any:
     """Return plain values in which some names of columns are replaced by others."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, (list, tuple)):
-        return [_renamed(part, names) for part in value]
+        return [_with_columns_renamed(part, names) for part in value]
     if hasattr(value, "items"):
-        return {name: _renamed(part, names) for name, part in value.items()}
+        return {name: _with_columns_renamed(part, names) for name, part in value.items()}
     return value

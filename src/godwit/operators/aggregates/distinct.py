@@ -106,25 +106,27 @@ class _ApproxDistinct(BuiltIn):
             dense_groups=np.empty(0, np.int64),
             registers=np.empty((0, self.size), np.uint8),
         )
-        return self._union(states.num_rows, [self._read(states), rows])
+        return self._merge_sketches(states.num_rows, [self._unpack_sketches(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge the two sketches of each pair of states, by the maximum of each register."""
-        return self._union(left.num_rows, [self._read(left), self._read(right)])
+        return self._merge_sketches(
+            left.num_rows, [self._unpack_sketches(left), self._unpack_sketches(right)]
+        )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        sketches = self._read(states)
+        sketches = self._unpack_sketches(states)
         counts = np.bincount(sketches.groups, minlength=states.num_rows)
         fine = float(1 << _FINE)
         estimates = -fine * np.log1p(-counts / fine)
         for first in range(0, len(sketches.dense_groups), _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            estimates[sketches.dense_groups[chunk]] = _estimates(
+            estimates[sketches.dense_groups[chunk]] = _estimate_distinct(
                 sketches.registers[chunk], self.precision
             )
         return column_of(np.rint(estimates).astype(np.int64), None, pa.int64())
 
-    def _read(self, states: pa.RecordBatch) -> _Sketches:
+    def _unpack_sketches(self, states: pa.RecordBatch) -> _Sketches:
         """Unpack the sketches of states: sparse ones as entries, dense ones as registers."""
         blobs = states.column(0)
         lengths = np.diff(boundaries_of(blobs))
@@ -141,9 +143,9 @@ class _ApproxDistinct(BuiltIn):
             registers=registers.reshape(-1, self.size),
         )
 
-    def _union(self, count: int, parts: list[_Sketches]) -> pa.RecordBatch:
+    def _merge_sketches(self, count: int, parts: list[_Sketches]) -> pa.RecordBatch:
         """Merge all sketches of each of `count` states; make sketches dense that grew too large."""
-        groups, entries = _deduplicated(
+        groups, entries = _largest_ranks(
             np.concatenate([part.groups for part in parts]),
             np.concatenate([part.entries for part in parts]),
         )
@@ -160,7 +162,7 @@ class _ApproxDistinct(BuiltIn):
             places = position[part.dense_groups]
             registers[places] = np.maximum(registers[places], part.registers)
         to_dense = dense[groups]
-        register, rank = _coarsened(entries[to_dense], self.precision)
+        register, rank = _registers_and_ranks(entries[to_dense], self.precision)
         flat = position[groups[to_dense]] * self.size + register
         np.maximum.at(registers.reshape(-1), flat, rank)
 
@@ -184,7 +186,7 @@ def _sketch_entries(hashes: IntArray) -> IntArray:
     return (register << _RANK_BITS) | (_REST + 1 - _bit_length(rest))
 
 
-def _coarsened(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
+def _registers_and_ranks(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
     """Return the register and rank of sparse entries in a sketch of ``2**precision`` registers."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
@@ -202,7 +204,7 @@ def _bit_length(values: IntArray) -> IntArray:
     return np.frexp(values.astype(np.float64))[1].astype(np.int64)
 
 
-def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArray]:
+def _largest_ranks(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArray]:
     """Keep the largest rank of every group and register; return groups and entries, ordered."""
     packed = (groups << 32) | entries
     packed.sort()
@@ -212,21 +214,21 @@ def _deduplicated(groups: IntArray, entries: IntArray) -> tuple[IntArray, IntArr
     return packed >> 32, packed & 0xFFFFFFFF
 
 
-def _estimates(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
+def _estimate_distinct(registers: ByteArray, precision: int) -> npt.NDArray[np.float64]:
     """Return the number of distinct values of each dense sketch (Ertl's paper, algorithm 6)."""
     size = 1 << precision
     top = 64 - precision + 1  # the largest rank
     rows = np.repeat(np.arange(len(registers)), size)
     flat = rows * (top + 1) + registers.reshape(-1)
     counts = np.bincount(flat, minlength=len(registers) * (top + 1)).reshape(-1, top + 1)
-    z = size * _tau(1 - counts[:, top] / size)
+    z = size * _ertl_tau(1 - counts[:, top] / size)
     for rank in range(top - 1, 0, -1):
         z = (z + counts[:, rank]) / 2
-    z += size * _sigma(counts[:, 0] / size)
+    z += size * _ertl_sigma(counts[:, 0] / size)
     return size * size / (2 * math.log(2) * z)
 
 
-def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _ertl_sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return Ertl's sigma of each x < 1: x plus the sum of x**(2**k) * 2**(k - 1), k = 1, 2, ..."""
     total, power, factor = x.copy(), x, 1.0
     while True:
@@ -237,7 +239,7 @@ def _sigma(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         total, factor = added, factor * 2
 
 
-def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _ertl_tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return (1 - x - sum of (1 - x**(2**-k))**2 * 2**-k) / 3, for k = 1, 2, ...; 0 at 0 and 1."""
     root, factor, total = x, 1.0, 1 - x
     while True:

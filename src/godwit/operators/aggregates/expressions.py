@@ -496,13 +496,13 @@ def _absolute(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     return absolute(rows.needed(arguments[0].evaluate(rows)))
 
 
-def _cased(
+def _case_function(
     plain: Callable[[pa.Array], pa.Array], full: Callable[[str], str]
 ) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
     """Return a function of text: `plain` for ASCII, `full` for each text that is not ASCII."""
 
     def evaluate(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
-        values = _text(arguments[0], rows)
+        values = _text_operand(arguments[0], rows)
         if pc.all(pc.string_is_ascii(values)).as_py() is not False:
             return plain(values)
         return pa.array([None if v is None else full(v) for v in values.to_pylist()], values.type)
@@ -515,10 +515,10 @@ def _length(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     values = arguments[0].evaluate(rows)
     if is_binary(values.type):
         return pc.binary_length(values).cast(pa.int32())
-    return pc.utf8_length(_text(arguments[0], rows)).cast(pa.int32())
+    return pc.utf8_length(_text_operand(arguments[0], rows)).cast(pa.int32())
 
 
-def _text(operand: Expression, rows: Rows) -> pa.Array:
+def _text_operand(operand: Expression, rows: Rows) -> pa.Array:
     """Return the values of an operand; raise `TypesError` if they are no text."""
     values = operand.evaluate(rows)
     if not is_text(values.type):
@@ -526,9 +526,11 @@ def _text(operand: Expression, rows: Rows) -> pa.Array:
     return values
 
 
-def _joined(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
+def _concatenated_texts(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     """Return texts joined to one; null if one of them is."""
-    return pc.binary_join_element_wise(*(_text(argument, rows) for argument in arguments), "")
+    return pc.binary_join_element_wise(
+        *(_text_operand(argument, rows) for argument in arguments), ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,7 +544,7 @@ class _Joined(Expression):
         return f"({self.left} || {self.right})"
 
     def evaluate(self, rows: Rows) -> pa.Array:
-        return _joined((self.left, self.right), rows)
+        return _concatenated_texts((self.left, self.right), rows)
 
 
 _FUNCTIONS: dict[str, tuple[Callable[[tuple[Expression, ...], Rows], pa.Array], int, int]] = {
@@ -552,8 +554,8 @@ _FUNCTIONS: dict[str, tuple[Callable[[tuple[Expression, ...], Rows], pa.Array], 
     "if": (_if, 3, 3),
     "least": (extreme("<"), 2, 20),
     "length": (_length, 1, 1),
-    "lower": (_cased(pc.ascii_lower, str.lower), 1, 1),
-    "upper": (_cased(pc.ascii_upper, str.upper), 1, 1),
+    "lower": (_case_function(pc.ascii_lower, str.lower), 1, 1),
+    "upper": (_case_function(pc.ascii_upper, str.upper), 1, 1),
 }
 """Name → the function, and its minimum and maximum number of arguments."""
 
@@ -600,7 +602,7 @@ def check_types(expression: Expression, inputs: pa.Schema, call: str, kind: str)
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             types = ", ".join(f"{name} is {inputs.field(name).type}" for name in columns_read(part))
             raise InvalidFlowError(
-                f"{call} has {_an(kind)} of which {part} cannot be evaluated"
+                f"{call} has {_with_article(kind)} of which {part} cannot be evaluated"
                 f"{f' ({types})' if types else ''}.",
                 remedy="Compare and compute numbers with numbers and text with text; write a date "
                 "as '2026-03-29', a timestamp as '2026-03-29 01:00:00' if its column has no time "
@@ -622,7 +624,7 @@ def check_types(expression: Expression, inputs: pa.Schema, call: str, kind: str)
     return expression.evaluate(rows).type
 
 
-def _an(noun: str) -> str:
+def _with_article(noun: str) -> str:
     """Return a noun with its indefinite article."""
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
@@ -650,12 +652,12 @@ def parse_expression(text: str, call: str, columns: Sequence[str]) -> Expression
     return _Parser(text, lead, call, did_you_mean(text, columns)).parse()
 
 
-def _balanced(word: str, parts: list[Expression]) -> Expression:
+def _balanced_tree(word: str, parts: list[Expression]) -> Expression:
     """Join conditions by ``and`` or ``or`` (`word`), as a balanced tree."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
-    left, right = _balanced(word, parts[:half]), _balanced(word, parts[half:])
+    left, right = _balanced_tree(word, parts[:half]), _balanced_tree(word, parts[half:])
     return Both(word, left, right, (left.can_fail, right.can_fail))
 
 
@@ -703,18 +705,18 @@ class _Parser:
     def _parse_or(self) -> Expression:
         """Parse one or several conditions joined by ``or``."""
         parts = [self._parse_and()]
-        while self._accept("or"):
+        while self._accept_token("or"):
             parts.append(self._parse_and())
-        return _balanced("or", parts)
+        return _balanced_tree("or", parts)
 
     def _parse_and(self) -> Expression:
         """Parse one or several conditions joined by ``and``."""
         parts = [self._parse_not()]
-        while self._accept("and"):
+        while self._accept_token("and"):
             parts.append(self._parse_not())
-        return _balanced("and", parts)
+        return _balanced_tree("and", parts)
 
-    def _nest(self) -> None:
+    def _enter_nested(self) -> None:
         """Enter a nested expression; refuse one that is nested too deep."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
@@ -722,29 +724,29 @@ class _Parser:
 
     def _parse_not(self) -> Expression:
         """Parse a condition, which may have ``not`` before it."""
-        self._nest()
-        condition = Not(self._parse_not()) if self._accept("not") else self._parse_test()
+        self._enter_nested()
+        condition = Not(self._parse_not()) if self._accept_token("not") else self._parse_test()
         self.depth -= 1
         return condition
 
     def _parse_test(self) -> Expression:
         """Parse a value, and a comparison, ``is null``, ``in`` or ``between`` after it."""
         operand = self._parse_sum()
-        if self._accept("is"):
-            negated = self._accept("not")
-            self._expect("null")
+        if self._accept_token("is"):
+            negated = self._accept_token("not")
+            self._expect_token("null")
             return Not(IsNull(operand)) if negated else IsNull(operand)
-        negated = self._accept("not")
-        if self._accept("between"):
+        negated = self._accept_token("not")
+        if self._accept_token("between"):
             low = self._parse_comparison(">=", operand)
-            self._expect("and")
-            test = _balanced("and", [low, self._parse_comparison("<=", operand)])
+            self._expect_token("and")
+            test = _balanced_tree("and", [low, self._parse_comparison("<=", operand)])
             return Not(test) if negated else test
-        if negated or self._peek() == "in":
-            self._expect("in")
+        if negated or self._peek_token() == "in":
+            self._expect_token("in")
             test = self._parse_in(operand)
             return Not(test) if negated else test
-        sign = _SIGNS.get(self._peek(), self._peek())
+        sign = _SIGNS.get(self._peek_token(), self._peek_token())
         if sign in _COMPARISONS:
             self.tokens.pop(0)
             return self._parse_comparison(sign, operand)
@@ -752,12 +754,12 @@ class _Parser:
 
     def _parse_in(self, operand: Expression) -> Expression:
         """Parse the list after ``operand in``, and return it as comparisons joined by ``or``."""
-        self._expect("(")
+        self._expect_token("(")
         parts: list[Expression] = [self._parse_comparison("=", operand)]
-        while self._accept(","):
+        while self._accept_token(","):
             parts.append(self._parse_comparison("=", operand))
-        self._expect(")")
-        return _balanced("or", parts)
+        self._expect_token(")")
+        return _balanced_tree("or", parts)
 
     def _parse_comparison(self, sign: str, left: Expression) -> Expression:
         """Parse the right operand of a comparison, and return the comparison."""
@@ -774,7 +776,7 @@ class _Parser:
         """Parse one or several parts joined by `signs`, which hold from left to right."""
         result = part()
         for _ in range(_MAX_CHAIN):
-            sign = self._peek()
+            sign = self._peek_token()
             if sign not in signs:
                 return result
             self.tokens.pop(0)
@@ -792,13 +794,13 @@ class _Parser:
 
     def _parse_factor(self) -> Expression:
         """Parse an operand, which may have signs before it."""
-        if self._peek() not in ("+", "-"):
+        if self._peek_token() not in ("+", "-"):
             return self._parse_operand()
-        self._nest()
-        if self._accept("+"):
+        self._enter_nested()
+        if self._accept_token("+"):
             factor = self._parse_factor()
         else:
-            self._expect("-")
+            self._expect_token("-")
             if self.tokens and self.tokens[0][0] == "number":
                 factor = self._parse_operand(negative=True)
             else:
@@ -817,9 +819,9 @@ class _Parser:
             return self._parse_case()
         if kind == "word" and after == "(" and word not in _RESERVED:
             return self._parse_call(word, position)
-        if self._accept("("):
+        if self._accept_token("("):
             inner = self._parse_or()
-            self._expect(")")
+            self._expect_token(")")
             return inner
         ends = kind == "word" and self.cases and word in ("when", "then", "else", "end")
         if kind == "sign" or ends or (kind == "word" and word in _RESERVED - _VALUES.keys()):
@@ -845,9 +847,9 @@ class _Parser:
             self.refuse(f"there is no function {name!r}{f'. {close}' if close else ''}", position)
         del self.tokens[:2]
         arguments = [self._parse_or()]
-        while self._accept(","):
+        while self._accept_token(","):
             arguments.append(self._parse_or())
-        self._expect(")")
+        self._expect_token(")")
         _, least, most = _FUNCTIONS[name]
         if not least <= len(arguments) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
@@ -870,40 +872,40 @@ class _Parser:
     def _parse_case(self) -> Expression:
         """Parse a case, with or without a value that is compared."""
         del self.tokens[0]
-        self._nest()
+        self._enter_nested()
         self.cases += 1
-        subject = None if self._peek() == "when" else self._parse_or()
+        subject = None if self._peek_token() == "when" else self._parse_or()
         conditions, values = [], []
-        while self._accept("when"):
+        while self._accept_token("when"):
             condition = self._parse_or()
             conditions.append(
                 condition if subject is None else self._compare("=", subject, condition)
             )
-            self._expect("then")
+            self._expect_token("then")
             values.append(self._parse_or())
         if not conditions:
-            self._expect("when")
-        values.append(self._parse_or() if self._accept("else") else _Literal(None))
-        self._expect("end")
+            self._expect_token("when")
+        values.append(self._parse_or() if self._accept_token("else") else _Literal(None))
+        self._expect_token("end")
         self.cases -= 1
         self.depth -= 1
         return Case(tuple(conditions), tuple(values))
 
-    def _peek(self) -> str:
+    def _peek_token(self) -> str:
         """Return the next token in lower case; empty for literals, and at the end."""
         kind, token, _ = self.tokens[0] if self.tokens else ("", "", 0)
         return token.lower() if kind in ("word", "sign") else ""
 
-    def _accept(self, word: str) -> bool:
+    def _accept_token(self, word: str) -> bool:
         """Consume the next token if it is `word`; return whether it was."""
-        if not self.tokens or self._peek() != word:
+        if not self.tokens or self._peek_token() != word:
             return False
         self.tokens.pop(0)
         return True
 
-    def _expect(self, word: str) -> None:
+    def _expect_token(self, word: str) -> None:
         """Consume the next token; refuse the expression if it is not `word`."""
-        if not self._accept(word):
+        if not self._accept_token(word):
             if not self.tokens:
                 self.refuse(f"{word!r} is missing at the end")
             _, token, position = self.tokens[0]

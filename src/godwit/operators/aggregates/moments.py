@@ -66,10 +66,12 @@ class _Moments(BuiltIn):
         values = values_of(column).astype(np.float64, copy=False)
         if mask is not None:
             groups, values = groups[mask], values[mask]
-        return self._to_states(_merged(_from_states(states), _moments(groups, values, len(states))))
+        return self._to_states(
+            _merge_moments(_from_states(states), _moments_of_groups(groups, values, len(states)))
+        )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._to_states(_merged(_from_states(left), _from_states(right)))
+        return self._to_states(_merge_moments(_from_states(left), _from_states(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the variance or standard deviation of each state; null with too few values."""
@@ -103,7 +105,7 @@ def _from_states(states: pa.RecordBatch) -> Moments:
     return count, mean, m2
 
 
-def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Moments:
+def _moments_of_groups(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Moments:
     """Compute the moments of each of `size` groups from their values."""
     count = np.bincount(groups, minlength=size).astype(np.int64, copy=False)
     divisor = np.maximum(count, 1)
@@ -118,7 +120,7 @@ def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Mo
     return count, mean, m2
 
 
-def _merged(left: Moments, right: Moments) -> Moments:
+def _merge_moments(left: Moments, right: Moments) -> Moments:
     """Merge two moments of each group, by the formula of Chan et al."""
     count_l, mean_l, m2_l = left
     count_r, mean_r, m2_r = right

@@ -90,7 +90,11 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
     data = blob_bytes(blobs)
     positions, ends = boundaries[:-1].copy(), boundaries[1:]
     if _has_header(layout):
-        counts = _gathered(data, positions, np.full(len(positions), 4)).view("<u4").astype(np.int64)
+        counts = (
+            _concatenate_ranges(data, positions, np.full(len(positions), 4))
+            .view("<u4")
+            .astype(np.int64)
+        )
         positions += 4
     else:
         counts = (ends - positions) // _row_width(layout)
@@ -101,22 +105,28 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
     for packed in layout:
         mask = None
         if packed.nullable:
-            valid = _gathered(data, positions, counts).view(np.bool_)
+            valid = _concatenate_ranges(data, positions, counts).view(np.bool_)
             mask = None if valid.all() else valid
             positions += counts
         if is_variable_width(packed.dtype):
-            lengths = _gathered(data, positions, counts * 4).view("<u4").astype(np.int64)
+            lengths = _concatenate_ranges(data, positions, counts * 4).view("<u4").astype(np.int64)
             positions += counts * 4
             offsets = np.zeros(len(lengths) + 1, np.int64)
             np.cumsum(lengths, out=offsets[1:])
             sizes = np.diff(offsets[starts])
             columns.append(
-                _variable(_gathered(data, positions, sizes), offsets, mask, packed.dtype)
+                _variable_width_column(
+                    _concatenate_ranges(data, positions, sizes), offsets, mask, packed.dtype
+                )
             )
             positions += sizes
         else:
-            width = _width(packed.dtype)
-            columns.append(_fixed(_gathered(data, positions, counts * width), mask, packed.dtype))
+            width = _byte_width(packed.dtype)
+            columns.append(
+                _fixed_width_column(
+                    _concatenate_ranges(data, positions, counts * width), mask, packed.dtype
+                )
+            )
             positions += counts * width
     return starts, columns
 
@@ -134,7 +144,7 @@ def _has_header(layout: tuple[PackedColumn, ...]) -> bool:
     return any(is_variable_width(column.dtype) for column in layout)
 
 
-def _width(dtype: pa.DataType) -> int:
+def _byte_width(dtype: pa.DataType) -> int:
     """Return the bytes that a value of a fixed-width type takes."""
     primitive = numpy_type(dtype)
     return dtype.byte_width if primitive is None else primitive.itemsize
@@ -142,10 +152,10 @@ def _width(dtype: pa.DataType) -> int:
 
 def _row_width(layout: tuple[PackedColumn, ...]) -> int:
     """Return the bytes of one packed row of fixed-width columns."""
-    return sum(_width(column.dtype) + column.nullable for column in layout)
+    return sum(_byte_width(column.dtype) + column.nullable for column in layout)
 
 
-def _gathered(data: ByteArray, starts: IntArray, lengths: IntArray) -> ByteArray:
+def _concatenate_ranges(data: ByteArray, starts: IntArray, lengths: IntArray) -> ByteArray:
     """Concatenate the byte ranges ``starts[i]:starts[i] + lengths[i]``; `starts` ascends."""
     ends = starts + lengths
     if len(starts) == 0:
@@ -162,7 +172,7 @@ def _gathered(data: ByteArray, starts: IntArray, lengths: IntArray) -> ByteArray
 
 def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
     """View a fixed-width column as bytes; return them and the width of a value."""
-    width = _width(column.type)
+    width = _byte_width(column.type)
     if numpy_type(column.type) is not None:
         return np.ascontiguousarray(values_of(column)).view(np.uint8), width
     first = column.offset * width
@@ -170,7 +180,7 @@ def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
     return data[first : first + len(column) * width], width
 
 
-def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+def _fixed_width_column(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
     """Build a column of fixed-width type from the bytes of its values; `mask`: false where null."""
     primitive = numpy_type(dtype)
     if primitive is not None:
@@ -179,7 +189,7 @@ def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Ar
     return pa.Array.from_buffers(dtype, count, [bitmap_of(mask), pa.py_buffer(data)])
 
 
-def _variable(
+def _variable_width_column(
     data: ByteArray, offsets: IntArray, mask: BoolArray | None, dtype: pa.DataType
 ) -> pa.Array:
     """Build a column of text or binary from bytes and offsets; `mask`: false where null."""

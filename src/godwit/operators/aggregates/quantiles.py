@@ -89,10 +89,12 @@ class _Percentile(BuiltIn):
         if mask is not None:
             groups, values = groups[mask], values[mask]
         rows = groups, self._buckets_of(values), np.ones(len(values), np.int64)
-        return self._union(states.num_rows, [self._read(states), rows])
+        return self._merge_sketches(states.num_rows, [self._unpack_sketches(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._union(left.num_rows, [self._read(left), self._read(right)])
+        return self._merge_sketches(
+            left.num_rows, [self._unpack_sketches(left), self._unpack_sketches(right)]
+        )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the percentile of each sketch: the middle of the bucket that it falls into."""
@@ -103,11 +105,11 @@ class _Percentile(BuiltIn):
         # 0.07 * 100 is a little more than the integer that is meant.
         position = np.ceil(self.percentage * total - 1e-9).astype(np.int64) - 1
         position = np.clip(position, 0, np.maximum(total - 1, 0))
-        some = total > 0
-        chosen = np.searchsorted(seen[1:], (before + position)[some], side="right")
-        estimates = np.zeros(len(some))
-        estimates[some] = self._bucket_middles(values_of(buckets)[chosen].astype(np.int64))
-        return column_of(estimates, None if some.all() else some, self.output)
+        is_nonempty = total > 0
+        chosen = np.searchsorted(seen[1:], (before + position)[is_nonempty], side="right")
+        estimates = np.zeros(len(is_nonempty))
+        estimates[is_nonempty] = self._bucket_middles(values_of(buckets)[chosen].astype(np.int64))
+        return column_of(estimates, None if is_nonempty.all() else is_nonempty, self.output)
 
     @property
     def _log_base(self) -> float:
@@ -138,15 +140,15 @@ class _Percentile(BuiltIn):
         middle[buckets == _NAN] = np.nan
         return np.where(buckets < 0, -middle, middle)
 
-    def _read(self, states: pa.RecordBatch) -> tuple[IntArray, IntArray, IntArray]:
+    def _unpack_sketches(self, states: pa.RecordBatch) -> tuple[IntArray, IntArray, IntArray]:
         """Unpack sketches; return state number, bucket and count of each of their entries."""
         groups, (buckets, counts) = unpack_rows(states.column(0), _LAYOUT)
         return groups, values_of(buckets).astype(np.int64), values_of(counts)
 
-    def _union(
+    def _merge_sketches(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
-        """Merge sketches, given as `_read` returns them, into `count` states: counts are added."""
+        """Merge sketches, as of `_unpack_sketches`, into `count` states: counts are added."""
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

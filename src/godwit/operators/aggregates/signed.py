@@ -132,12 +132,12 @@ class _SignedFloats(BuiltIn):
             values = np.where(special, 0.0, values)
         sums = [_sum_pairs((values * signs, np.zeros(len(values))), groups, size)]
         if self._has_squares:
-            high, low = _square((values, np.zeros(len(values))))
+            high, low = _square_pair((values, np.zeros(len(values))))
             sums.append(_sum_pairs((high * signs, low * signs), groups, size))
-        return self._plus(states, self._to_states(counts, sums))
+        return self._merge_states(states, self._to_states(counts, sums))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._plus(left, right)
+        return self._merge_states(left, right)
 
     @property
     def _has_squares(self) -> bool:
@@ -153,7 +153,7 @@ class _SignedFloats(BuiltIn):
         n = np.where(enough, count, least).astype(np.float64)
         with np.errstate(all="ignore"):
             if self._has_squares:
-                squares = _plus(sums[1], _negative(_divide(_square(sums[0]), n)))
+                squares = _add_pairs(sums[1], _negate_pair(_divide_pair(_square_pair(sums[0]), n)))
                 result = np.maximum(squares[0] + squares[1], 0.0)
                 result /= n if self.population else n - 1
                 result = np.sqrt(result) if self.kind == "stddev" else result
@@ -166,11 +166,13 @@ class _SignedFloats(BuiltIn):
         result = np.where(undefined, np.nan, result)
         return column_of(result, None if enough.all() else enough, self.output)
 
-    def _plus(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+    def _merge_states(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return states of the values of both."""
         (counts, sums), (more, others) = map(self._from_states, (left, right))
         counts = [a + b for a, b in zip(counts, more, strict=True)]
-        return self._to_states(counts, [_plus(a, b) for a, b in zip(sums, others, strict=True)])
+        return self._to_states(
+            counts, [_add_pairs(a, b) for a, b in zip(sums, others, strict=True)]
+        )
 
     def _to_states(self, counts: list[IntArray], sums: list[Pair]) -> pa.RecordBatch:
         """Build states from counts, and pairs of the sums."""
@@ -182,8 +184,8 @@ class _SignedFloats(BuiltIn):
     def _from_states(self, states: pa.RecordBatch) -> tuple[list[IntArray], list[Pair]]:
         """Return counts, and pairs of the sums, of states."""
         columns = [values_of(column) for column in states.columns]
-        counts, parts = columns[: len(_COUNTS)], columns[len(_COUNTS) :]
-        return counts, list(zip(parts[::2], parts[1::2], strict=True))
+        counts, halves = columns[: len(_COUNTS)], columns[len(_COUNTS) :]
+        return counts, list(zip(halves[::2], halves[1::2], strict=True))
 
 
 def _sum_pairs(values: Pair, groups: IntArray, size: int) -> Pair:
@@ -191,12 +193,12 @@ def _sum_pairs(values: Pair, groups: IntArray, size: int) -> Pair:
     order, starts = rows_by_group(groups, size)
     high, low = values[0][order], values[1][order]
     for left, right, paired in pairing(starts):
-        merged = _plus((high[left[paired]], low[left[paired]]), (high[right], low[right]))
+        merged = _add_pairs((high[left[paired]], low[left[paired]]), (high[right], low[right]))
         high, low = high[left], low[left]
         high[paired], low[paired] = merged
-    some = np.diff(starts) > 0
+    is_nonempty = np.diff(starts) > 0
     totals = np.zeros(size), np.zeros(size)
-    totals[0][some], totals[1][some] = high, low
+    totals[0][is_nonempty], totals[1][is_nonempty] = high, low
     return totals
 
 
@@ -207,22 +209,22 @@ def _two_sum(a: FloatArray, b: FloatArray) -> Pair:
     return total, (a - (total - part)) + (b - part)
 
 
-def _normal(high: FloatArray, low: FloatArray) -> Pair:
+def _normalized_pair(high: FloatArray, low: FloatArray) -> Pair:
     """Return a pair whose second part is below the last bit of the first, and 0 of infinities."""
     total = high + low
     return total, np.where(np.isfinite(total), low - (total - high), 0.0)
 
 
-def _plus(left: Pair, right: Pair) -> Pair:
+def _add_pairs(left: Pair, right: Pair) -> Pair:
     """Return the sum of pairs."""
     with np.errstate(all="ignore"):
         high, error = _two_sum(left[0], right[0])
         low, more = _two_sum(left[1], right[1])
-        high, error = _normal(high, error + low)
-        return _normal(high, error + more)
+        high, error = _normalized_pair(high, error + low)
+        return _normalized_pair(high, error + more)
 
 
-def _negative(pair: Pair) -> Pair:
+def _negate_pair(pair: Pair) -> Pair:
     """Return the negative of pairs."""
     return -pair[0], -pair[1]
 
@@ -240,15 +242,15 @@ def _two_product(a: FloatArray, b: FloatArray) -> Pair:
     return product, np.where(np.isfinite(error), error, 0.0)
 
 
-def _square(pair: Pair) -> Pair:
+def _square_pair(pair: Pair) -> Pair:
     """Return the squares of pairs."""
     with np.errstate(all="ignore"):
         high, error = _two_product(pair[0], pair[0])
-        return _normal(high, error + 2 * pair[0] * pair[1])
+        return _normalized_pair(high, error + 2 * pair[0] * pair[1])
 
 
-def _divide(pair: Pair, by: FloatArray) -> Pair:
+def _divide_pair(pair: Pair, by: FloatArray) -> Pair:
     """Return pairs divided by doubles."""
     quotient = pair[0] / by
-    rest = _plus(pair, _negative(_two_product(quotient, by)))
-    return _normal(quotient, rest[0] / by)
+    rest = _add_pairs(pair, _negate_pair(_two_product(quotient, by)))
+    return _normalized_pair(quotient, rest[0] / by)

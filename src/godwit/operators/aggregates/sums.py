@@ -210,7 +210,7 @@ def _with_values(
     return sums.plus(groups, _Sums(column, None), seen, signs)
 
 
-def _pairwise(left: _Sums, right: _Sums) -> _Sums:
+def _add_sums_by_row(left: _Sums, right: _Sums) -> _Sums:
     """Add two columns of sums row by row; null only where both are null."""
     seen, count = mask_of(right.low), len(left.low)
     return left.plus(np.arange(count), right, np.ones(count, np.bool_) if seen is None else seen)
@@ -260,7 +260,7 @@ class _Sum(BuiltIn):
         return self._to_states(_with_values(_Sums.of(states), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self._to_states(_pairwise(_Sums.of(left), _Sums.of(right)))
+        return self._to_states(_add_sums_by_row(_Sums.of(left), _Sums.of(right)))
 
     @property
     def narrow(self) -> BoundAggregate:
@@ -316,7 +316,7 @@ class _Mean(BuiltIn):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self._to_states(
-            _pairwise(_Sums.of(left), _Sums.of(right)),
+            _add_sums_by_row(_Sums.of(left), _Sums.of(right)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
@@ -325,9 +325,9 @@ class _Mean(BuiltIn):
         sums, counts = _Sums.of(states), values_of(states.column(1))
         if pa.types.is_decimal128(self.output):
             return self._decimal_means(sums, counts)
-        some = counts > 0
-        means = _zero_where_null(sums.low) / np.where(some, counts, 1)
-        return column_of(means, None if some.all() else some, self.output)
+        is_nonempty = counts > 0
+        means = _zero_where_null(sums.low) / np.where(is_nonempty, counts, 1)
+        return column_of(means, None if is_nonempty.all() else is_nonempty, self.output)
 
     def _decimal_means(self, sums: _Sums, counts: IntArray) -> pa.Array:
         """Divide decimal sums by counts, rounding half up as Spark does; raise if one overflows."""
@@ -338,12 +338,12 @@ class _Mean(BuiltIn):
         for group, (total, count) in enumerate(
             zip(_integers_of(sums), counts.tolist(), strict=True)
         ):
-            mean = _divided(total * factor, count) if count else 0
+            mean = _rounded_quotient(total * factor, count) if count else 0
             if abs(mean) >= bound:
                 raise SumOverflowError(group, self.output, "mean")
             means += mean.to_bytes(16, "little", signed=True)
-        some = counts > 0
-        bitmap = bitmap_of(None if some.all() else some)
+        is_nonempty = counts > 0
+        bitmap = bitmap_of(None if is_nonempty.all() else is_nonempty)
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
     def _to_states(self, sums: _Sums, counts: IntArray) -> pa.RecordBatch:
@@ -393,15 +393,15 @@ class _SignedSum(BuiltIn):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self._to_states(
-            _pairwise(_Sums.of(left), _Sums.of(right)),
+            _add_sums_by_row(_Sums.of(left), _Sums.of(right)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the sum or mean of the values that are left; null without any."""
         counts = values_of(states.column(1))
-        some = column_of(counts > 0, None, pa.bool_())
-        low = pc.if_else(some, states.column(0), pa.scalar(None, states.column(0).type))
+        is_nonempty = column_of(counts > 0, None, pa.bool_())
+        low = pc.if_else(is_nonempty, states.column(0), pa.scalar(None, states.column(0).type))
         if isinstance(self.plain, _Mean):
             return self.plain.finish(self._plain_states(low, states, counts))
         return self.plain.finish(self._plain_states(low, states))
@@ -416,7 +416,7 @@ class _SignedSum(BuiltIn):
         return self.states(sums.low, column_of(counts, None, pa.int64()), *sums.columns)
 
 
-def _divided(numerator: int, denominator: int) -> int:
+def _rounded_quotient(numerator: int, denominator: int) -> int:
     """Return the quotient rounded half away from zero, as Spark rounds decimals."""
     quotient = (2 * abs(numerator) + denominator) // (2 * denominator)
     return quotient if numerator >= 0 else -quotient

@@ -166,11 +166,11 @@ class Spreads:
         taken, parts = [others], [np.zeros(len(others), np.int32)]
         probes = [np.zeros(len(others), np.bool_)]
         for key_hash in np.unique(hashes[of_hot]).tolist():
-            which = np.flatnonzero(hashes == key_hash)
-            values = _hashes_of_values(rows.take(pa.array(which)))
+            rows_of_key = np.flatnonzero(hashes == key_hash)
+            values = _hashes_of_values(rows.take(pa.array(rows_of_key)))
             for grid in (grids := self.keys[key_hash].grids):
                 targets = parts_of_rows(grid, side, values)
-                taken.append(np.repeat(which, targets.shape[1]))
+                taken.append(np.repeat(rows_of_key, targets.shape[1]))
                 parts.append(targets.ravel())
                 probes.append(np.full(targets.size, grid is not grids[-1]))
         row = np.concatenate(taken)
@@ -254,14 +254,14 @@ def measure_work(
     if not total:
         return OperatorWork()
     chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part if named is None else named)
-    some = keys.take(pa.array(chosen if row_of is None else row_of[chosen]))
+    chosen_keys = keys.take(pa.array(chosen if row_of is None else row_of[chosen]))
     return OperatorWork(
         total=total,
         keys=summed(
             KeyWork(hash=key_hash, key=key, left=l_, right=r, pairs=p)
             for key_hash, key, l_, r, p in zip(
-                hash_of(some).tolist(),
-                keys_as_json(some),
+                hash_of(chosen_keys).tolist(),
+                keys_as_json(chosen_keys),
                 left[chosen].tolist(),
                 right[chosen].tolist(),
                 pairs[chosen].tolist(),

@@ -264,7 +264,7 @@ def merged_parts(
     hashes = hash_undivided(parts.keys.select(operator.keys.names))
     of_part = values_of(parts.keys.column(PART))
     left = [
-        HotKey(hash=key_hash, key="", grids=(_grid(of_part[hashes == key_hash]), WHOLE))
+        HotKey(hash=key_hash, key="", grids=(_grid_of_parts(of_part[hashes == key_hash]), WHOLE))
         for key_hash in np.unique(hashes).tolist()
     ]
     identity, inputs = operator.schema.keys, operator.inputs
@@ -292,7 +292,7 @@ def merged_parts(
     return replace(newest, removed=None)
 
 
-def _grid(parts: npt.NDArray[np.int32]) -> Grid:
+def _grid_of_parts(parts: npt.NDArray[np.int32]) -> Grid:
     """Return the division of a key into these parts."""
     numbers = np.unique(parts).tolist()
     return Grid(rows=len(numbers), columns=1, parts=tuple(numbers))
@@ -446,11 +446,13 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
             if not has_state[group]:  # nothing says that a new state changes nothing
                 of_keys[group], has_state[group] = part, True
             elif self._is_immutable:
-                of_keys[group].value = self._merged(of_keys[group].value, part.value, keys[group])
+                of_keys[group].value = self._merged_by_user(
+                    of_keys[group].value, part.value, keys[group]
+                )
             else:
-                of_keys[group] = self._merged(of_keys[group], part, keys[group])
+                of_keys[group] = self._merged_by_user(of_keys[group], part, keys[group])
 
-    def _merged(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
+    def _merged_by_user(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
         """Merge two states of a key by the user's function, and check the result."""
         merged = call_merge(self.merge, (state, part), self.name, key)
         try:
@@ -515,9 +517,11 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
                     continue
                 whole = cells[name].handle(cells[name], group, _always_open)
                 other = of_parts.handle(of_parts, part, _always_open)
-                _merge_state(whole, other, partial(self._merged, name, lane.tuples[group]))
+                _merge_state(whole, other, partial(self._merged_by_user, name, lane.tuples[group]))
 
-    def _merged(self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any) -> Any:
+    def _merged_by_user(
+        self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any
+    ) -> Any:
         """Merge two values of the state `name` by the user's function, and check the result.
 
         `item`: key of the map's item that they belong to, if the state is a map.

@@ -139,7 +139,7 @@ class ChangesJoin(KeyedOperator):
         has = [np.bincount(groups.of_row[sides == s], minlength=groups.count) > 0 for s in (0, 1)]
         tables = []
         for side, live in enumerate(self._live):
-            which = np.flatnonzero(sides == side)
+            rows_of_side = np.flatnonzero(sides == side)
             named = self.sides[side].named.names
             read = has[1 - side]
             if self.on_missing == "wait":  # deletes may be in some of the other slots
@@ -149,9 +149,9 @@ class ChangesJoin(KeyedOperator):
                     data.states[_NAMES[side]],
                     groups,
                     keys,
-                    key=groups.of_row[which],
-                    rows=rows.select(named).take(pa.array(which)),
-                    signs=values_of(signs)[which],
+                    key=groups.of_row[rows_of_side],
+                    rows=rows.select(named).take(pa.array(rows_of_side)),
+                    signs=values_of(signs)[rows_of_side],
                     slots=before[2 * side],
                     read=read,
                 )
@@ -202,22 +202,23 @@ class ChangesJoin(KeyedOperator):
         matches = without_null(keys)
         left, right = tables
         pairs = [
-            _pairs(_changed(left), _rows_before(right), matches, groups.count),
-            _pairs(_rows_after(left), _changed(right), matches, groups.count),
+            _pairs_of_equal_keys(_changed_rows(left), _rows_before(right), matches, groups.count),
+            _pairs_of_equal_keys(_rows_after(left), _changed_rows(right), matches, groups.count),
         ]
         signs = _change_signs(left)[pairs[0][0]], _change_signs(right)[pairs[1][1]]
         rows = [
-            self._part(keys, tables, *pair, sign) for pair, sign in zip(pairs, signs, strict=True)
+            self._signed_joined_rows(keys, tables, *pair, sign)
+            for pair, sign in zip(pairs, signs, strict=True)
         ]
         for side in (LEFT, RIGHT):
             if self.how in (("left", "full"), ("right", "full"))[side]:
                 other = 1 - side
                 was = (before[other] == 0) | ~matches
                 now = (after[other] == 0) | ~matches
-                position, sign = _unmatched(tables[side], was, now)
+                position, sign = _unmatched_changes(tables[side], was, now)
                 none = np.full(len(position), -1)
                 i, j = (position, none) if side == LEFT else (none, position)
-                rows.append(self._part(keys, tables, i, j, sign))
+                rows.append(self._signed_joined_rows(keys, tables, i, j, sign))
         table = pa.concat_batches([part for part, _, _ in rows])
         every = np.concatenate([sign for _, sign, _ in rows])
         key = np.concatenate([part for _, _, part in rows])
@@ -237,11 +238,13 @@ class ChangesJoin(KeyedOperator):
         """
         if self.how != "inner":
             return np.ones(count, np.bool_)
-        left, right = (np.bincount(_changed(table)[0], minlength=count) > 0 for table in tables)
+        left, right = (
+            np.bincount(_changed_rows(table)[0], minlength=count) > 0 for table in tables
+        )
         both: npt.NDArray[np.bool_] = left & right
         return both
 
-    def _part(
+    def _signed_joined_rows(
         self,
         keys: pa.RecordBatch,
         tables: list[Applied],
@@ -250,7 +253,9 @@ class ChangesJoin(KeyedOperator):
         signs: npt.NDArray[np.int8],
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8], IntArray]:
         """Return joined rows, signs and key numbers; -1 in `left` or `right` is for no row."""
-        key = np.where(left < 0, _at(tables[RIGHT].key, right), _at(tables[LEFT].key, left))
+        key = np.where(
+            left < 0, _values_at(tables[RIGHT].key, right), _values_at(tables[LEFT].key, left)
+        )
         columns = [
             *keys.take(pa.array(key)).columns,
             *tables[LEFT].rows.take(pa.array(left, mask=left < 0)).columns,
@@ -259,7 +264,7 @@ class ChangesJoin(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self._table), signs, key
 
 
-def _at(values: IntArray, positions: IntArray) -> IntArray:
+def _values_at(values: IntArray, positions: IntArray) -> IntArray:
     """Return values at positions; arbitrary ones for position -1."""
     return values[positions] if len(values) else np.zeros(len(positions), np.int64)
 
@@ -274,7 +279,7 @@ def _num_rows(table: Applied, before: IntArray) -> IntArray:
     )
 
 
-def _changed(table: Applied) -> tuple[IntArray, IntArray]:
+def _changed_rows(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that leave a table, or come to it."""
     positions = np.flatnonzero(table.stood != table.stands)
     return table.key[positions], positions
@@ -297,7 +302,7 @@ def _rows_after(table: Applied) -> tuple[IntArray, IntArray]:
     return table.key[positions], positions
 
 
-def _pairs(
+def _pairs_of_equal_keys(
     left: tuple[IntArray, IntArray],
     right: tuple[IntArray, IntArray],
     matches: npt.NDArray[np.bool_],
@@ -312,10 +317,10 @@ def _pairs(
     is_both[other_key] = True
     is_both &= is_left & matches
     if not is_both.all():
-        some, others = is_both[key], is_both[other_key]
+        matching, other_matching = is_both[key], is_both[other_key]
         key, position, other_key, other = (
-            *(key[some], position[some]),
-            *(other_key[others], other[others]),
+            *(key[matching], position[matching]),
+            *(other_key[other_matching], other[other_matching]),
         )
     order = order_by(other_key)
     starts = starts_of(other_key, count)
@@ -323,7 +328,7 @@ def _pairs(
     return position[row], other[order[place]]
 
 
-def _unmatched(
+def _unmatched_changes(
     table: Applied, was: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_]
 ) -> tuple[IntArray, npt.NDArray[np.int8]]:
     """Return position and sign of rows without a match that leave, or come.

@@ -132,9 +132,9 @@ class IntervalJoin(JoinOperator):
         """
         (side,) = stored_columns(self.name, rows, [pa.field(SIDE, pa.int8())])
         check_no_nulls(self.name, SIDE, side)
-        times = times_of(self.name, rows, MOMENT, self._moment)
+        times = times_of(self.name, rows, MOMENT, self._time_type)
         panes = self.grid.panes(times + self.reach_us[values_of(side)])
-        rows = with_column(rows, PANE, column_of(panes, None, self._moment))
+        rows = with_column(rows, PANE, column_of(panes, None, self._time_type))
         none = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         for name in (NUMBER, _ROWS):
             rows = with_column(rows, name, none)
@@ -185,7 +185,7 @@ class IntervalJoin(JoinOperator):
         every = loaded.followed_by(new)
         meeting = every.followed_by(probes) if len(probes.key) else every
         keyed = without_null(distinct)[meeting.key]
-        left, right = self._pairs(meeting, len(loaded.key), len(every.key), keyed)
+        left, right = self._new_matching_pairs(meeting, len(loaded.key), len(every.key), keyed)
         met = meeting.met.copy()
         met[left] = met[right] = True
         met = met[: len(every.key)]
@@ -275,7 +275,7 @@ class IntervalJoin(JoinOperator):
 
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
-    def _pairs(
+    def _new_matching_pairs(
         self, rows: _Bucketed, loaded: int, num_kept: int, keyed: Bools
     ) -> tuple[IntArray, IntArray]:
         """Return the positions of the left and right rows of all matching pairs with a new row.
@@ -288,11 +288,11 @@ class IntervalJoin(JoinOperator):
         new, is_kept = position >= loaded, position < num_kept
         lefts, rights = ((rows.side == side) & keyed for side in (LEFT, RIGHT))
         pairs = []
-        which = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
+        row_masks = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
         if num_kept < len(position):
-            which.append((lefts & ~is_kept, rights & is_kept))
-        for some, others in which:
-            left, right = np.flatnonzero(some), np.flatnonzero(others)
+            row_masks.append((lefts & ~is_kept, rights & is_kept))
+        for left_mask, right_mask in row_masks:
+            left, right = np.flatnonzero(left_mask), np.flatnonzero(right_mask)
             slices = within(
                 rows.key[left],
                 moments[left] + self.earliest_us,
@@ -315,9 +315,11 @@ class IntervalJoin(JoinOperator):
         over = self._is_emitted_unmatched(
             sides, event_times_of(rows), values_of(expired.values.column(0)), time
         )
-        which = pa.array(np.flatnonzero(over))
+        expired_rows = pa.array(np.flatnonzero(over))
         return StateRows(
-            hashes=expired.hashes[over], keys=expired.keys.take(which), values=rows.take(which)
+            hashes=expired.hashes[over],
+            keys=expired.keys.take(expired_rows),
+            values=rows.take(expired_rows),
         )
 
     def _is_emitted_unmatched(

@@ -90,12 +90,12 @@ class JoinOperator(EventTimeOperator):
         # How far rows have come must be known to the row where former parts are to be left.
         reported = left.time.is_reported or right.time.is_reported or bool(spread)
         self.time = RowTime(column=MOMENT, is_reported=reported)
-        self._moment = pa.timestamp("us", tz="UTC")
-        moment = pa.field(MOMENT, self._moment)
+        self._time_type = pa.timestamp("us", tz="UTC")
+        moment = pa.field(MOMENT, self._time_type)
         self.inputs = pa.schema([moment, *left.named, *right.named])
         self.arriving = pa.schema([*keys, pa.field(SIDE, pa.int8()), *self.inputs])
         apart = [
-            pa.field(PANE, self._moment),
+            pa.field(PANE, self._time_type),
             pa.field(SIDE, pa.int8()),
             pa.field(NUMBER, pa.int64()),
         ]
@@ -138,7 +138,9 @@ class JoinOperator(EventTimeOperator):
         which = self._side_of(input_number)
         side, count = self.sides[which], rows.num_rows
         times = rows.column(side.time.column)
-        moments = column_of(values_of(times) - int(side.time.is_end), mask_of(times), self._moment)
+        moments = column_of(
+            values_of(times) - int(side.time.is_end), mask_of(times), self._time_type
+        )
         own = [rows.column(name) for name in side.columns]
         none = [pa.nulls(count, field.type) for field in self.sides[1 - which].named]
         columns = [
@@ -230,7 +232,7 @@ class JoinOperator(EventTimeOperator):
         """Build the key columns of state entries from key, pane, side and number."""
         columns = [
             *keys.columns,
-            column_of(panes, None, self._moment),
+            column_of(panes, None, self._time_type),
             column_of(sides.astype(np.int8), None, pa.int8()),
             column_of(numbers, None, pa.int64()),
         ]
@@ -257,9 +259,9 @@ class JoinOperator(EventTimeOperator):
         of `rows`.
         """
         split = 1 + len(self.sides[LEFT].named)
-        some = pa.array(np.where(left < 0, right, left))
+        either = pa.array(np.where(left < 0, right, left))
         columns = [
-            *keys.select(self.user_keys.names).take(some).columns,
+            *keys.select(self.user_keys.names).take(either).columns,
             *rows.select(list(range(1, split))).take(_null_if_negative(left)).columns,
             *rows.select(list(range(split, rows.num_columns)))
             .take(_null_if_negative(right))

@@ -201,9 +201,9 @@ class MapState(DeclaredState, Generic[K, V]):
     merge: Callable[[V, V], V] | None = None
 
     def __post_init__(self) -> None:
-        for given in (self.key_type, self.value_type):
-            if not _is_type(given):
-                raise _not_a_type("MapState", given)
+        for given_type in (self.key_type, self.value_type):
+            if not _is_type(given_type):
+                raise _not_a_type("MapState", given_type)
 
 
 def _is_type(given: object) -> bool:
@@ -254,9 +254,9 @@ def declared_states(
         )
     if not isinstance(state, ValueState):
         if not callable(state):
-            given = "" if state is None else f", but {state!r}"
+            given_text = "" if state is None else f", but {state!r}"
             raise InvalidFlowError(
-                f"Operator {operator!r} has no type of state{given}.",
+                f"Operator {operator!r} has no type of state{given_text}.",
                 remedy="Give a class that can be made without arguments, as in state=OrderBook or "
                 "state=dict.",
                 operator=operator,
@@ -280,14 +280,14 @@ def _named_states(operator: str, states: Mapping[Any, Any]) -> dict[str, Declare
         where = f"state {name!r} of operator {operator!r}"
         if not isinstance(declared, ValueState | ListState | MapState):
             raise InvalidFlowError(
-                f"{_capital(where)} is declared as {declared!r}.",
+                f"{_capitalized(where)} is declared as {declared!r}.",
                 remedy="Declare it as gw.ValueState(T), gw.ListState(T) or gw.MapState(K, V).",
                 operator=operator,
                 state=name,
             )
         _check_options(where, declared, operator=operator, state=name)
         if isinstance(declared, MapState):
-            item_types_of(declared, _capital(where))
+            item_types_of(declared, _capitalized(where))
     return dict(states)
 
 
@@ -296,7 +296,7 @@ def _check_options(where: str, declared: Declared, **context: Any) -> None:
 
     `where`: the state or the operator, for errors. `context`: fields of the error.
     """
-    subject = _capital(where)
+    subject = _capitalized(where)
     if not is_one_of(declared.codec, CODECS):
         raise InvalidFlowError(
             f"{subject} has codec={declared.codec!r}.",
@@ -304,13 +304,13 @@ def _check_options(where: str, declared: Declared, **context: Any) -> None:
             "it cannot hold, 'pickle'.",
             **context,
         )
-    given: Any = declared.classes
-    classes = [*given.values()] if isinstance(given, Mapping) else given
+    given_classes: Any = declared.classes
+    classes = [*given_classes.values()] if isinstance(given_classes, Mapping) else given_classes
     if not isinstance(classes, list | tuple | set | frozenset) or not all(
         isinstance(cls, type) for cls in classes
     ):
         raise InvalidFlowError(
-            f"{subject} has classes={given!r}.",
+            f"{subject} has classes={given_classes!r}.",
             remedy="Give classes in a list, as in gw.ValueState(dict, classes=[Order, Trade]), or "
             "a dict of names and classes.",
             **context,
@@ -327,7 +327,7 @@ def _check_options(where: str, declared: Declared, **context: Any) -> None:
     ttl_us_of(declared, where)
 
 
-def _capital(where: str) -> str:
+def _capitalized(where: str) -> str:
     """Return a text with its first letter as a capital."""
     return where[0].upper() + where[1:]
 

@@ -102,7 +102,7 @@ class ListOfKey(OfKey, Sequence[T]):
         >>> gw.testing.process(remember, [{"delay": 5}, {"delay": 7}], state=declared).states
         {'delays': [5, 7]}
         """
-        self._insist()
+        self._require_open()
         self._cells.extend(self._group, list(elements))
 
     def replace(self, elements: Iterable[T]) -> None:
@@ -121,19 +121,19 @@ class ListOfKey(OfKey, Sequence[T]):
         >>> gw.testing.process(last_two, rows, state=declared, before={"delays": [1, 2, 3]}).states
         {'delays': [3, 5]}
         """
-        self._insist()
+        self._require_open()
         self._cells.replace(self._group, list(elements))
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._whole_look_ahead())
 
     def __bool__(self) -> bool:
-        self._insist()
+        self._require_open()
         exists: bool = self._cells.is_there(self._group)
         return exists
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._all())
+        return iter(self._whole_look_ahead())
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -142,22 +142,22 @@ class ListOfKey(OfKey, Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        return self._all()[index]
+        return self._whole_look_ahead()[index]
 
     def __eq__(self, other: object) -> bool:
         """Return whether it has the elements of another list."""
         if isinstance(other, list | ListOfKey):
-            return self._all() == list(other)
+            return self._whole_look_ahead() == list(other)
         return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # as of a list, which may change
 
     def __repr__(self) -> str:
-        return f"ListOfKey({self._all()!r})"
+        return f"ListOfKey({self._whole_look_ahead()!r})"
 
-    def _all(self) -> list[T]:
+    def _whole_look_ahead(self) -> list[T]:
         """Return all elements."""
-        self._insist()
+        self._require_open()
         elements: list[T] = self._cells.read(self._group)
         return elements
 
@@ -203,7 +203,9 @@ class ListCells(Cells):
     handle = ListOfKey
 
     def start(self, num_keys: int) -> None:
-        self._heads, self._last, self._all = (LookAhead(num_keys) for _ in range(3))
+        self._head_look_ahead, self._last_page_look_ahead, self._whole_look_ahead = (
+            LookAhead(num_keys) for _ in range(3)
+        )
         self._looked_up: dict[int, _List] = {}
 
     def sweep(self, expired: Expired) -> None:
@@ -221,22 +223,22 @@ class ListCells(Cells):
             key: _List.of(looked.blob(1, row) if known else b"")
             for row, (key, known) in enumerate(zip(key_numbers.tolist(), looked.known, strict=True))
         }
-        self._heads.record_read(looked.nbytes)
+        self._head_look_ahead.record_read(looked.nbytes)
 
     def _prefetched_list(self, group: int) -> _List:
         """Return the list of key number `group`; the next keys' lists are read at the same time."""
         key_list = self.cached.get(group)
         if key_list is None:
             if group not in self._looked_up:
-                ahead = self._heads.keys(group)
+                ahead = self._head_look_ahead.keys(group)
                 self._read_heads(np.arange(ahead.start, ahead.stop))
-            self._heads.record_use()
+            self._head_look_ahead.record_use()
             key_list = self.cached[group] = self._looked_up.pop(group)
         return key_list
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
         """Read the last page (`everything`: all pages) of a key's and of the next keys' lists."""
-        ahead = self._all if everything else self._last
+        ahead = self._whole_look_ahead if everything else self._last_page_look_ahead
         if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
         key_numbers: list[int] = []
@@ -294,7 +296,7 @@ class ListCells(Cells):
         """Return the elements of the list of key number `group`."""
         key_list = self._prefetched_list(group)
         self._load_pages(group, everything=True)
-        self._all.record_use()
+        self._whole_look_ahead.record_use()
         pages = [key_list.pages[number] for number in range(key_list.first, key_list.after)]
         for page in pages:
             page.seen = True
@@ -315,7 +317,7 @@ class ListCells(Cells):
         page = None
         if key_list.first < key_list.after:
             self._load_pages(group, everything=False)
-            self._last.record_use()
+            self._last_page_look_ahead.record_use()
             page = key_list.pages[key_list.after - 1]
         if self.stored.ttl_us is not None:
             key_list.latest = max(key_list.latest, self._expiry_us)

@@ -82,33 +82,33 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
     __slots__ = ()
 
     def __getitem__(self, item: K) -> V:
-        self._insist()
+        self._require_open()
         value: V = self._cells.read(self._group, item)
         return value
 
     def __setitem__(self, item: K, value: V) -> None:
-        self._insist()
+        self._require_open()
         self._cells.assign(self._group, item, value)
 
     def __delitem__(self, item: K) -> None:
-        self._insist()
+        self._require_open()
         self._cells.remove(self._group, item)
 
     def __contains__(self, item: object) -> bool:
-        self._insist()
+        self._require_open()
         exists: bool = self._cells.is_there(self._group, item)
         return exists
 
     def __iter__(self) -> Iterator[K]:
-        self._insist()
+        self._require_open()
         return iter(self._cells.items(self._group))
 
     def __len__(self) -> int:
-        self._insist()
+        self._require_open()
         return len(self._cells.items(self._group))
 
     def __reversed__(self) -> Iterator[K]:
-        self._insist()
+        self._require_open()
         yield from reversed(self._cells.items(self._group))
 
     def popitem(self) -> tuple[K, V]:
@@ -147,10 +147,10 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         >>> gw.testing.process(last_of_each, rows, state=declared).states
         {'delays': {'JFK': 5}}
         """
-        given: dict[Any, Any] = dict(*others, **items)
-        self._insist()
-        self._cells.expect(self._group, list(given))
-        super().update(given)
+        new_items: dict[Any, Any] = dict(*others, **items)
+        self._require_open()
+        self._cells.expect(self._group, list(new_items))
+        super().update(new_items)
 
     def __repr__(self) -> str:
         return f"MapOfKey({dict(self)!r})"
@@ -466,7 +466,7 @@ class _Listings:
         of_group = [group for group, some in zip(key_numbers, pages, strict=True) for _ in some]
         looked = self._find_entries(of_group, [page for some in pages for page in some])
         blobs = (looked.blob(1, row) for row in range(len(of_group)))
-        return [[item for _ in some for item in self._unpacked(next(blobs))] for some in pages]
+        return [[item for _ in some for item in self._decode_page(next(blobs))] for some in pages]
 
     def write(
         self,
@@ -491,7 +491,7 @@ class _Listings:
         pages = [listing.listed // _PAGE_ITEMS for listing in going_on]
         looked = self._find_entries([listing.group for listing in going_on], pages)
         for row, (listing, page) in enumerate(zip(going_on, pages, strict=True)):
-            begun = self._unpacked(looked.blob(1, row))
+            begun = self._decode_page(looked.blob(1, row))
             self._put_pages(listing, page, [*begun, *listing.added], written)
         for listing in grown:
             if listing.count:
@@ -517,7 +517,7 @@ class _Listings:
             np.array(key_numbers, np.int64), pa.array(pages, pa.int64()), *none
         )
 
-    def _unpacked(self, blob: bytes) -> list[Any]:
+    def _decode_page(self, blob: bytes) -> list[Any]:
         """Decode the items of one page of a listing."""
         items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
         return items

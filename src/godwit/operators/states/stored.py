@@ -402,10 +402,10 @@ class Cells(ABC):
 class OfKey:
     """State of one key as its function uses it; raises after the call has returned."""
 
-    __slots__ = ("_cells", "_group", "_insist")
+    __slots__ = ("_cells", "_group", "_require_open")
 
     def __init__(self, cells: Any, group: int, insist: Callable[[], None]) -> None:
-        self._cells, self._group, self._insist = cells, group, insist
+        self._cells, self._group, self._require_open = cells, group, insist
 
     def clear(self) -> None:
         """Remove the value, or all elements of the list, or all items of the map, of the key.
@@ -418,5 +418,5 @@ class OfKey:
         >>> gw.testing.process(start_anew, [{"delay": 5}], state=declared, before=before).states
         {'delays': []}
         """
-        self._insist()
+        self._require_open()
         self._cells.drop(self._group)

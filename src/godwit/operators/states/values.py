@@ -59,13 +59,13 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
         >>> gw.testing.process(count, [{"delay": 5}], state=declared, before={"seen": 2}).states
         {'seen': 3}
         """
-        self._insist()
+        self._require_open()
         value: T = self._cells.read(self._group)
         return value
 
     @value.setter
     def value(self, value: T) -> None:
-        self._insist()
+        self._require_open()
         self._cells.assign(self._group, value)
 
     @property
@@ -79,7 +79,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
         >>> gw.testing.process(is_new, [{"delay": 5}], state={"seen": gw.ValueState(int)}).rows
         [True]
         """
-        self._insist()
+        self._require_open()
         exists: bool = self._cells.exists(self._group)
         return exists
 
@@ -108,7 +108,7 @@ class ValueCells(Cells):
     handle = ValueOfKey
 
     def start(self, num_keys: int) -> None:
-        self._ahead = LookAhead(num_keys)
+        self._look_ahead = LookAhead(num_keys)
         self._looked_up: dict[int, _Cell] = {}
         self._undecoded: list[_Cell] = []  # of the last look-up
 
@@ -121,13 +121,13 @@ class ValueCells(Cells):
         if cell is None:
             if group not in self._looked_up:
                 self._look_up_with_prefetch(group)
-            self._ahead.record_use()
+            self._look_ahead.record_use()
             cell = self.cached[group] = self._looked_up.pop(group)
         return cell
 
     def _look_up_with_prefetch(self, group: int) -> None:
         """Look up the value of key number `group`, and those of the keys after it."""
-        groups = self._ahead.keys(group)
+        groups = self._look_ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
         expiry_times = looked.expiry_times(self.stored.expires_at)
         self._looked_up = {
@@ -138,9 +138,9 @@ class ValueCells(Cells):
             for row, (key, known) in enumerate(zip(groups, looked.known, strict=True))
         }
         self._undecoded = [cell for cell in self._looked_up.values() if cell.before]
-        self._ahead.record_read(looked.nbytes)
+        self._look_ahead.record_read(looked.nbytes)
 
-    def _decode(self, group: int, cell: _Cell) -> Any:
+    def _stored_value(self, group: int, cell: _Cell) -> Any:
         """Return the stored value of a key; values that were looked up with it are decoded too.
 
         A value that cannot be decoded is an error only for the key that it is read for.
@@ -162,7 +162,9 @@ class ValueCells(Cells):
         if cell is None:
             cell = self._prefetched_cell(group)
         if cell.value is _UNREAD:
-            cell.value = self._decode(group, cell) if cell.decoded is _UNREAD else cell.decoded
+            cell.value = (
+                self._stored_value(group, cell) if cell.decoded is _UNREAD else cell.decoded
+            )
         elif cell.value is _NONE or (cell.is_new and not self.exists(group)):
             return None
         return cell.value
@@ -179,7 +181,7 @@ class ValueCells(Cells):
         """Return the value of key number `group`; a new value if it has none."""
         cell = self._prefetched_cell(group)
         if cell.value is _UNREAD:
-            cell.value = self._decode(group, cell)
+            cell.value = self._stored_value(group, cell)
         elif cell.value is _NONE:
             cell.value, cell.is_new = self.stored.new(), True
         return cell.value

@@ -170,7 +170,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         open_after = time.closed - self.lateness_us
         groups, changed, output, closing_ms = None, None, None, 0.0
         if len(data.rows.hashes):
-            groups, changed = self._updated(data, work)
+            groups, changed = self._update_states(data, work)
             if self.update:
                 output = self._updated_output(groups, changed, data.state, open_after, END)
         staying = None
@@ -189,7 +189,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             windows=work if self.may_duplicate else None,
         )
 
-    def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
+    def _update_states(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
         """Update states of keys and panes (or windows) with rows; return groups and new states."""
         position = self.pane_position
         if self.may_duplicate and data.time.duplicated:

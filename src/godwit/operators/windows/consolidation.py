@@ -489,14 +489,14 @@ def plan_consolidation(
         plans += [chained(spans), chained(spans, by_length=True)]
     best = min(plans, key=lambda built: built.keys)
     return ConsolidationPlan(
-        steps=tuple(_steps(best, spans)),
+        steps=tuple(_steps_of_plan(best, spans)),
         keys=best.keys,
         direct_keys=direct.keys,
         bound=min(bound, best.keys),
     )
 
 
-def _steps(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
+def _steps_of_plan(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
     """Yield the steps of a plan: windows, with their parts as panes, shorter windows first."""
     for window in sorted(built.parts, key=lambda span: (span[1] - span[0], span)):
         yield ConsolidationStep(

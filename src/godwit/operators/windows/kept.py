@@ -164,9 +164,9 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
 
 def _includes_kind(kind: TimeWindow, other: TimeWindow) -> bool:
     """Return whether every window of kind `other` is also one of `kind`."""
-    apart = other.offset_us - kind.offset_us
-    alike = kind.length_us == other.length_us and not other.every_us % kind.every_us
-    return alike and not apart % kind.every_us
+    offset_us = other.offset_us - kind.offset_us
+    has_same_windows = kind.length_us == other.length_us and not other.every_us % kind.every_us
+    return has_same_windows and not offset_us % kind.every_us
 
 
 def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:

@@ -218,8 +218,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             whole = highest + 1 == here  # they have the lowest slots
             first[whole] = here[whole]
             if not whole.all():  # of other keys all slots are looked up
-                which = np.flatnonzero(whole[key])
-                over, key, slot = over.take(which), key[which], slot[which]
+                positions = np.flatnonzero(whole[key])
+                over, key, slot = over.take(positions), key[positions], slot[positions]
             entries, values, of_key, slots = [over.keys], [over.values], [key], [slot]
         pending, width = np.arange(groups.count), 1
         while pending.size:
@@ -276,7 +276,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
             parts = pa.concat_batches([stored.values, arrived.values])
             merged = self.merge_in_order(take_rows(parts, order), starts)
         keys = pa.concat_batches([stored.keys, arrived.keys])
-        over = is_past(self._ends(merged.column(1)), time.until)
+        over = is_past(self._session_ends(merged.column(1)), time.until)
         open_ = np.flatnonzero(~over)
         # Renumber the slots of a key without gaps.
         run = np.flatnonzero(starts_run(of_key[open_]))
@@ -336,7 +336,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         bounds = self.bounds(first, last)
         return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
 
-    def _ends(self, last: pa.Array) -> IntArray:
+    def _session_ends(self, last: pa.Array) -> IntArray:
         """Return the ends of sessions: the gap after their last event times."""
         ends: IntArray = values_of(last) - self._before_us + self.gap_us
         return ends
@@ -344,7 +344,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return starts and ends of sessions as columns, from their first and last event times."""
         starts = column_of(values_of(first) - self._before_us, None, first.type)
-        return starts, column_of(self._ends(last), None, last.type)
+        return starts, column_of(self._session_ends(last), None, last.type)
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:

@@ -41,9 +41,9 @@ class Hopping:
     @property
     def length(self) -> str:
         """Length as text, such as ``1 hour``."""
-        return self._spelled(self.window.length_us)
+        return self._length_text(self.window.length_us)
 
-    def _spelled(self, length_us: int) -> str:
+    def _length_text(self, length_us: int) -> str:
         """Return a length as text in the windows' own unit."""
         if self.calendar is None:
             return duration_text(length_us)
@@ -52,9 +52,9 @@ class Hopping:
     def __str__(self) -> str:
         text = f"tumbling {self.length}"
         if self.window.every_us != self.window.length_us:
-            text = f"hopping {self.length} every {self._spelled(self.window.every_us)}"
+            text = f"hopping {self.length} every {self._length_text(self.window.every_us)}"
         if self.window.offset_us:
-            text += f" from {self._spelled(self.window.offset_us)}"
+            text += f" from {self._length_text(self.window.offset_us)}"
         return text if self.calendar is None else f"{text} in {self.calendar.zone}"
 
 
@@ -105,7 +105,7 @@ def tumbling(
     >>> str(gw.tumbling("1 month", zone="Europe/Berlin"))
     'tumbling 1 month in Europe/Berlin'
     """
-    return _hopping(length, length, start, zone)
+    return _hopping_windows(length, length, start, zone)
 
 
 @user_call
@@ -141,7 +141,7 @@ def hopping(
     >>> str(gw.hopping("6 hours", every="1 hour"))
     'hopping 6 hours every 1 hour'
     """
-    return _hopping(length, every, start, zone)
+    return _hopping_windows(length, every, start, zone)
 
 
 @user_call
@@ -202,7 +202,9 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
     return grid
 
 
-def _hopping(length: Duration, every: Duration, start: Duration, zone: str | None) -> Hopping:
+def _hopping_windows(
+    length: Duration, every: Duration, start: Duration, zone: str | None
+) -> Hopping:
     """Return windows of fixed length, or of whole days or months of a time zone."""
     if zone is not None:
         return _calendar_windows(length, every, start, zone)

@@ -146,7 +146,7 @@ class ConsolidatePart(EventTimeOperator):
             return OperatorOutput()
         own = rows.keys.select(self.keys.names)
         groups = group_rows(rows.hashes, own, data.num_key_groups)
-        partials = self._merged(rows, groups.key_groups[groups.of_row], data.time)
+        partials = self._merge_partial_states(rows, groups.key_groups[groups.of_row], data.time)
         work = WindowWork()
         output = self.whole.output_of_closed(partials, None, data.time, work)
         work.keys = 0  # the compute part counts them
@@ -157,7 +157,7 @@ class ConsolidatePart(EventTimeOperator):
             duplicate_partials=len(rows.hashes) - len(partials.hashes),
         )
 
-    def _merged(
+    def _merge_partial_states(
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
         """Merge partial states of a key and pane from both compute operators, older ones first."""

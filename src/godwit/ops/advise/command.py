@@ -109,7 +109,7 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
         too_few = too_few_key_groups(count, sum(assignment["lanes"]))
         if too_few is not None:
             advice[name] = asdict(too_few)
-    part, share = _bottleneck(held_up)
+    part, share = _usual_bottleneck(held_up)
     if args.json:
         slowest = {"part": part, "share": share, "remedy": remedy(part)} if part else None
         values = {"num_key_groups": count, "components": advice, "bottleneck": slowest}
@@ -133,7 +133,7 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, float]:
+def _usual_bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, float]:
     """Return the most frequent bottleneck of the last periods, and its median share of the time.
 
     Empty if it is most often none. `held_up`: the bottleneck and its share in each of them.

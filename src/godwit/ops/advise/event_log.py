@@ -71,7 +71,7 @@ class EventLog:
         """Yield the lines of a file; lines that are too long are left out and noted."""
         rest = bytearray()
         too_long = False
-        for piece in self._pieces(path):
+        for piece in self._read_pieces(path):
             *ended, last = piece.split(b"\n")
             for part in ended:
                 line = bytes(rest) + part
@@ -90,13 +90,13 @@ class EventLog:
         if rest.strip() and not too_long and path not in self.cut_short:
             yield bytes(rest)
 
-    def _pieces(self, path: str) -> Iterator[bytes]:
+    def _read_pieces(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of a file, decompressed, in pieces."""
         try:
             with self.filesystem.open_input_stream(path, compression=None) as file:
                 start = file.read(8)
             with self.filesystem.open_input_stream(path, compression=None) as file:
-                yield from _decompressed(path, file, start)
+                yield from _decompressed_pieces(path, file, start)
         except _DAMAGE as error:
             self.cut_short.add(path)
             self.notes.append(f"{path} is cut short or damaged: {error}. What follows is missing.")
@@ -122,7 +122,7 @@ def open_event_log(path: str) -> EventLog:
             notes: list[str] = []
         else:
             inside = filesystem.get_file_info(pa.fs.FileSelector(root))
-            files, notes = _rolled(path, inside)
+            files, notes = _files_of_rolled(path, inside)
             unfinished = any(
                 i.base_name.startswith("appstatus_") and i.base_name.endswith(".inprogress")
                 for i in inside
@@ -147,7 +147,7 @@ def open_event_log(path: str) -> EventLog:
     )
 
 
-def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
+def _files_of_rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
     """Return the files of a rolled log in order, and the names of missing ones.
 
     `inside`: the files of its directory.
@@ -183,7 +183,7 @@ def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
     return [file for _, file in current], notes
 
 
-def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:
+def _decompressed_pieces(path: str, file: Any, start: bytes) -> Iterator[bytes]:
     """Yield the bytes of a file, decompressed; raise for a codec that is not supported.
 
     `start`: its first bytes.
@@ -344,12 +344,12 @@ class StageReader:
         self.events = self.bad_lines = 0
         self._cores: dict[str, int] = {}
         self._task_cpus = 1
-        self._open: dict[tuple[int, int], StageRun] = {}
-        self._seen: dict[str, tuple[int, dict[tuple[str, ...], dict[int, int]]]] = {}
+        self._open_stages: dict[tuple[int, int], StageRun] = {}
+        self._stages_seen: dict[str, tuple[int, dict[tuple[str, ...], dict[int, int]]]] = {}
         self._handlers: dict[str, Callable[[bytes], StageRun | None]] = {
             "SparkListenerLogStart": self._log_start,
             "SparkListenerApplicationStart": self._application_start,
-            "SparkListenerEnvironmentUpdate": self._environment,
+            "SparkListenerEnvironmentUpdate": self._store_settings,
             "SparkListenerExecutorAdded": self._executor_added,
             "SparkListenerExecutorRemoved": self._executor_removed,
             "SparkListenerStageSubmitted": self._stage_submitted,
@@ -362,7 +362,7 @@ class StageReader:
     def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
         """Yield completed stateful stages, in order of their ends; raise for a log not of Spark."""
         for line in lines:
-            kind = _kind(line)
+            kind = _event_name(line)
             if kind is None:
                 if self.events == 0:
                     raise EventLogError(
@@ -392,7 +392,7 @@ class StageReader:
         """Store the application's name."""
         self.application = str(mapping(json.loads(line)).get("App Name", ""))[:200]
 
-    def _environment(self, line: bytes) -> None:
+    def _store_settings(self, line: bytes) -> None:
         """Store the settings that concern scheduling."""
         properties = mapping(json.loads(line)).get("Spark Properties")
         known = dict(properties) if isinstance(properties, list) else mapping(properties)
@@ -412,38 +412,40 @@ class StageReader:
         if b"StateStore" not in line:
             return
         submitted = msgspec.json.decode(line, type=_Stage)
-        operators = _stateful(submitted.info.rdds)
+        operators = _stateful_operators(submitted.info.rdds)
         properties = submitted.properties or {}
         query = properties.get("sql.streaming.queryId")
         if not operators or query is None:
             return
         batch = int(properties.get("streaming.sql.batchId", -1))
-        if len(self._open) >= _MOST_OPEN:  # stages whose end the log has lost
-            self._open.pop(next(iter(self._open)))
+        if len(self._open_stages) >= _MOST_OPEN:  # stages whose end the log has lost
+            self._open_stages.pop(next(iter(self._open_stages)))
         info = submitted.info
-        self._open[info.stage, info.attempt] = StageRun(
+        self._open_stages[info.stage, info.attempt] = StageRun(
             query=str(query),
             batch=batch,
             operators=operators,
-            place=self._place(str(query), batch, operators, info.stage),
+            place=self._place_among_stages(str(query), batch, operators, info.stage),
             slots=sum(cores // self._task_cpus for cores in self._cores.values()),
         )
 
-    def _place(self, query: str, batch: int, operators: tuple[str, ...], stage: int) -> int:
+    def _place_among_stages(
+        self, query: str, batch: int, operators: tuple[str, ...], stage: int
+    ) -> int:
         """Return the number, from 0, of a stage among a micro-batch's with the same operators."""
-        if query not in self._seen or self._seen[query][0] != batch:
-            if len(self._seen) >= _MOST_QUERIES:
-                self._seen.clear()
-            self._seen[query] = (batch, {})
-        places = self._seen[query][1].setdefault(operators, {})
+        if query not in self._stages_seen or self._stages_seen[query][0] != batch:
+            if len(self._stages_seen) >= _MOST_QUERIES:
+                self._stages_seen.clear()
+            self._stages_seen[query] = (batch, {})
+        places = self._stages_seen[query][1].setdefault(operators, {})
         return places.setdefault(stage, len(places))
 
     def _task_end(self, line: bytes) -> None:
         """Add a task's figures to its stage."""
-        if not self._open:
+        if not self._open_stages:
             return
         ended = msgspec.json.decode(line, type=_TaskEnd)
-        run = self._open.get((ended.stage, ended.attempt))
+        run = self._open_stages.get((ended.stage, ended.attempt))
         info = ended.info
         if run is None or ended.reason.reason != "Success" or info.finish_ms < info.launch_ms:
             return
@@ -457,28 +459,28 @@ class StageReader:
             cpu_s=metrics.cpu_ns / 1e9,
             shuffle_bytes=shuffle.remote_bytes + shuffle.local_bytes,
             shuffle_rows=shuffle.records,
-            state_rows=_summed(info.accumulables, "number of total state rows"),
-            state_bytes=_summed(info.accumulables, "memory used by state"),
+            state_rows=_sum_of_updates(info.accumulables, "number of total state rows"),
+            state_bytes=_sum_of_updates(info.accumulables, "memory used by state"),
         )
         run.tasks.setdefault(partition, task)
 
     def _stage_completed(self, line: bytes) -> StageRun | None:
         """End a stage, and return its run; ``None`` if it is not a stateful stage."""
-        if not self._open:
+        if not self._open_stages:
             return None
         info = msgspec.json.decode(line, type=_Stage).info
-        run = self._open.pop((info.stage, info.attempt), None)
+        run = self._open_stages.pop((info.stage, info.attempt), None)
         return run if run is not None and run.tasks and info.failure is None else None
 
     def _query_started(self, line: bytes) -> None:
         """Store a streaming query's name."""
         started = mapping(json.loads(line))
-        self._query(started.get("id"), started.get("name"))
+        self._query_figures(started.get("id"), started.get("name"))
 
     def _query_progress(self, line: bytes) -> None:
         """Add a micro-batch's durations to its query."""
         progress = mapping(mapping(json.loads(line)).get("progress"))
-        figures = self._query(progress.get("id"), progress.get("name"))
+        figures = self._query_figures(progress.get("id"), progress.get("name"))
         figures.batches += 1
         took_ms = mapping(progress.get("durationMs")).get("triggerExecution", 0)
         figures.trigger_s += float(took_ms) / 1e3
@@ -492,7 +494,7 @@ class StageReader:
                 "commit_s": before.get("commit_s", 0.0) + commit_s,
             }
 
-    def _query(self, identifier: Any, name: Any) -> QueryFigures:
+    def _query_figures(self, identifier: Any, name: Any) -> QueryFigures:
         """Return the figures of a query, created when it is first seen."""
         key = str(identifier)
         if key not in self.queries and len(self.queries) >= _MOST_QUERIES:
@@ -503,7 +505,7 @@ class StageReader:
         return figures
 
 
-def _kind(line: bytes) -> str | None:
+def _event_name(line: bytes) -> str | None:
     """Return the name of the event in a line; ``None`` if the line is not an event."""
     if line.startswith(_PREFIX):
         end = line.find(b'"', len(_PREFIX), len(_PREFIX) + 200)
@@ -516,7 +518,7 @@ def _kind(line: bytes) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
+def _stateful_operators(rdds: list[_Rdd]) -> tuple[str, ...]:
     """Return the names of the stateful operators among the RDDs of a stage."""
     names = set()
     for rdd in rdds:
@@ -528,7 +530,7 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _summed(accumulables: list[_Accumulable], name: str) -> int:
+def _sum_of_updates(accumulables: list[_Accumulable], name: str) -> int:
     """Return the sum of a task's updates of the accumulator `name`."""
     updates = [a.update for a in accumulables if a.name == name and a.update is not None]
     return sum(msgspec.convert(update, _Long, strict=False) for update in updates)

@@ -48,13 +48,13 @@ def play(settings: Settings, show: Show, loading: Future[Days]) -> Outcome:
     with gw.testing.cluster(
         flow, executors=dict.fromkeys(names[:-1], 1), checkpoint=checkpoint
     ) as run:
-        _stream(settings, run, show, days, names)
+        _run_days(settings, run, show, days, names)
         show.say("the stream has ended; a batch query over the same rows decides")
-        compared = tuple(_compared(pa.concat_tables([rows for _, rows in days]), run))
+        compared = tuple(_compare_sinks(pa.concat_tables([rows for _, rows in days]), run))
     return outcome_of(settings, compared)
 
 
-def _stream(
+def _run_days(
     settings: Settings, run: gw.testing.Run, show: Show, days: Days, names: list[str]
 ) -> None:
     """Let the days in, one epoch after the other, and take the steps of the demo between them."""
@@ -73,7 +73,7 @@ def _stream(
             show.mark("migration started")
             for name, assignment in run.placement.assignments.items():
                 plan = third_to(assignment, names[-1])
-                _shown(run, show, partial(run.migrate, plan, component=name))
+                _act_and_show(run, show, partial(run.migrate, plan, component=name))
             show.mark("migration finished")
         is_killed_now = settings.kill and share >= 0.55 and not killed
         if is_killed_now:
@@ -81,13 +81,13 @@ def _stream(
             show.mark(f"executor {names[0]} killed")
             show.say(f"executor {names[0]} killed")
             run.kill(names[0])
-        _shown(run, show, run.epoch)
+        _act_and_show(run, show, run.epoch)
         if is_killed_now:
             show.mark("recovered")
             show.say("recovered: no key group waits any more")
 
 
-def _shown(run: gw.testing.Run, show: Show, act: Callable[[], object]) -> None:
+def _act_and_show(run: gw.testing.Run, show: Show, act: Callable[[], object]) -> None:
     """Do something that runs epochs, and show them as one, and their events."""
     epochs = len(run.epochs)
     began_s = time.time()
@@ -109,7 +109,7 @@ def _shown(run: gw.testing.Run, show: Show, act: Callable[[], object]) -> None:
         )
 
 
-def _compared(flights: pa.Table, run: gw.testing.Run) -> Iterator[Comparison]:
+def _compare_sinks(flights: pa.Table, run: gw.testing.Run) -> Iterator[Comparison]:
     """Yield comparisons of the sinks' rows with plain aggregates of the same input."""
     delay, every = "arr_delay", pc.CountOptions(mode="all")
     by_plane = flights.group_by(list(PLANE)).aggregate(

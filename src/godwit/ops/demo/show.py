@@ -58,7 +58,9 @@ class Show:
         self._lines: deque[Text] = deque(maxlen=_SHOWN_LINES)
         self._live: Live | None = None
         if console.is_terminal and not plain:
-            self._live = Live(console=console, refresh_per_second=4, get_renderable=self._page)
+            self._live = Live(
+                console=console, refresh_per_second=4, get_renderable=self._page_with_lines
+            )
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -141,7 +143,7 @@ class Show:
             "events": [event.to_dict() for event in self.events],
         }
 
-    def _page(self) -> Group:
+    def _page_with_lines(self) -> Group:
         """Return the page of `godwit top`, and below it the last lines that were said."""
         lines = list(self._lines)
         if not self.run.points:

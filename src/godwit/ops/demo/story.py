@@ -228,8 +228,8 @@ class _Script:
         self._settings, self._query, self._cluster = settings, query, cluster
         self._application, self._show = application, show
         step = settings.days_per_epoch
-        self._unread = [files[i : i + step] for i in range(0, len(files), step)]
-        self._steps = len(self._unread)
+        self._unread_files = [files[i : i + step] for i in range(0, len(files), step)]
+        self._num_steps = len(self._unread_files)
         self._rows_of = {path: pq.read_metadata(path).num_rows for path in files}
         self._rows_released = 0
         show.rows_in_all = sum(self._rows_of.values())
@@ -239,26 +239,28 @@ class _Script:
         self._quiet_since_s = time.monotonic()
         self._let_in_s = 0.0  # modification time of the last file
         self._joining = self._recovered = False
-        self._unfinished: int | None = None  # migrations under way; ``None`` before the first
+        self._unfinished_migrations: int | None = (
+            None  # migrations under way; ``None`` before the first
+        )
         self._killed: str | None = None
 
     def play(self) -> None:
         """Run until every row is committed and no key group is suspended."""
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
-        while self._unread or not self._is_dry():
+        while self._unread_files or not self._is_dry():
             event = self._next_event()
             if event is not None:
                 self._quiet_since_s = time.monotonic()
             if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
-                self._unfinished = (self._unfinished or 0) - 1
-                if self._unfinished == 0:
+                self._unfinished_migrations = (self._unfinished_migrations or 0) - 1
+                if self._unfinished_migrations == 0:
                     self._show.mark("migration finished", event.at_s)
             if event is None or isinstance(event, events.EpochCommitted):
                 self._mark_recovery(time.time() if event is None else event.at_s)
             self._join_when_due()
             self._migrate_when_due()
             self._kill_when_due()
-            self._feed()
+            self._feed_held_back()
 
     def _next_event(self) -> events.Event | None:
         """Return the next event, which is shown; ``None`` if none came in time.
@@ -282,41 +284,41 @@ class _Script:
 
     def _release_all_but(self, share: float) -> None:
         """Move files to the source until at most `share` of all are left."""
-        reserve = max(2, int(self._steps * share))
-        while len(self._unread) > reserve:
-            self._release()
+        reserve = max(2, int(self._num_steps * share))
+        while len(self._unread_files) > reserve:
+            self._release_files()
 
-    def _release(self) -> None:
+    def _release_files(self) -> None:
         """Link the files of the next step into the source's directory, each younger than before."""
-        for file in self._unread.pop(0):
+        for file in self._unread_files.pop(0):
             self._let_in_s = max(time.time(), self._let_in_s + 0.002)  # Spark knows milliseconds
             os.utime(file, (self._let_in_s, self._let_in_s))
             os.link(file, self._settings.work_dir / "in" / file.name)
             self._rows_released += self._rows_of[file]
         self._quiet_since_s = time.monotonic()
 
-    def _feed(self) -> None:
+    def _feed_held_back(self) -> None:
         """Move held-back files to the source once all moved rows are processed.
 
         So rows arrive during the migration and the loss; waiting rows are processed without them.
         The last files wait for the end of both, so that the last epoch comes after them however
         long they took, unless rows are lost.
         """
-        if not self._unread or not self._is_dry():
+        if not self._unread_files or not self._is_dry():
             return
         has_all = self._show.rows >= self._rows_released
-        if len(self._unread) > 1 or self._is_finished() or not has_all:
-            self._release()
+        if len(self._unread_files) > 1 or self._is_finished() or not has_all:
+            self._release_files()
 
     def _is_dry(self) -> bool:
         """Return whether the moved files are used up: all rows committed, or the stream stalls."""
         quiet_s = time.monotonic() - self._quiet_since_s
         if self._show.rows >= self._rows_released:
-            return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
+            return self._is_finished() or (bool(self._unread_files) and quiet_s > _IDLE_S)
         # Should rows be lost, the stream must still end, and the comparison say so.
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
-    def _share(self) -> float:
+    def _committed_share(self) -> float:
         """Return the share of all rows that are committed."""
         return self._show.rows / self._show.rows_in_all
 
@@ -345,7 +347,7 @@ class _Script:
 
     def _migrate_when_due(self) -> None:
         """Migrate key groups to the last executor after a quarter of the rows."""
-        if self._unfinished is not None or self._share() < 1 / 4:
+        if self._unfinished_migrations is not None or self._committed_share() < 1 / 4:
             return
         idle = self._idle_executor()
         if idle is None:
@@ -359,7 +361,7 @@ class _Script:
             name: third_to(assignment, idle)
             for name, assignment in self._query.placement.assignments.items()
         }
-        self._unfinished = len(plans)
+        self._unfinished_migrations = len(plans)
         for name, plan in plans.items():
             self._query.migrate(plan, component=name, strategy="live")
 
@@ -376,7 +378,7 @@ class _Script:
         """Kill an executor after the migration and half of the rows."""
         if not self._settings.kill or self._killed is not None or not self._has_moved():
             return
-        if self._share() < 0.55:
+        if self._committed_share() < 0.55:
             return
         # The first one owns key groups from the beginning, so its loss is a loss of much state.
         victim = self._query.executors[0]
@@ -387,7 +389,7 @@ class _Script:
 
     def _has_moved(self) -> bool:
         """Return whether the migration has begun and ended."""
-        return self._unfinished == 0
+        return self._unfinished_migrations == 0
 
     def _is_finished(self) -> bool:
         """Return whether migration and recovery are over."""

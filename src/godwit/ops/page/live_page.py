@@ -111,15 +111,15 @@ class PageFeed:
         self._reader = JournalReader(storage)
         self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
         self._changed = threading.Condition()
-        self._looking = threading.Lock()
+        self._look_lock = threading.Lock()
         self._published = Published()
-        self._heat: tuple[Any, Any, Any] = (None, None, None)
-        self._watchers, self._closed = 0, False
+        self._heat_map_parts: tuple[Any, Any, Any] = (None, None, None)
+        self._num_watchers, self._closed = 0, False
         self._thread: threading.Thread | None = None
 
     def look(self) -> Published:
         """Read new journal entries, publish what has changed on the page, return the snapshot."""
-        with self._looking:
+        with self._look_lock:
             before = self._published
             state = before.state
             try:
@@ -137,17 +137,17 @@ class PageFeed:
             except Exception:  # those after them may be such as can be shown
                 _logger.exception("The live page cannot show the newest entries of the journal.")
                 sections = dict(before.sections)
-            return self._publish(before, sections, state, life)
+            return self._publish_sections(before, sections, state, life)
 
     def _heat_of(self, frame: Frame, before: Published) -> Any:
         """Return the heat map; the previous object if it has not changed."""
         drawn = frame.placements, frame.loads, frame.warming
-        if all(now is other for now, other in zip(drawn, self._heat, strict=True)):
+        if all(now is other for now, other in zip(drawn, self._heat_map_parts, strict=True)):
             return before.sections["heat"]
-        self._heat = drawn
+        self._heat_map_parts = drawn
         return heat_section(frame)
 
-    def _publish(
+    def _publish_sections(
         self, before: Published, sections: dict[str, Any], state: RunState, life: QueryLife
     ) -> Published:
         """Publish parts of the page (name → values) as a snapshot; new versions where changed."""
@@ -192,7 +192,7 @@ class PageFeed:
     def watched(self) -> Iterator[None]:
         """Context of one reader; while there are readers, the feed reads the journal."""
         with self._changed:
-            self._watchers += 1
+            self._num_watchers += 1
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._follow_journal, name="godwit-page-feed", daemon=True
@@ -203,7 +203,7 @@ class PageFeed:
             yield
         finally:
             with self._changed:
-                self._watchers -= 1
+                self._num_watchers -= 1
 
     def close(self) -> None:
         """End the feed, and the streams of its readers."""
@@ -217,7 +217,7 @@ class PageFeed:
         """Read the journal while there are readers; the body of a thread."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._watchers)
+                self._changed.wait_for(lambda: self._closed or self._num_watchers)
                 if self._closed:
                     return
             self.look()
@@ -237,13 +237,13 @@ class PageApplication:
         self._feed, self._token, self._listing = feed, token, listing
         self.states: StateAnswers | None = None  # of the query, once it runs
         self._routes: Mapping[str, Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]] = {
-            "/": self._static("page.html", "text/html"),
-            "/page.css": self._static("page.css", "text/css"),
-            "/page.js": self._static("page.js", "text/javascript"),
-            "/feed": self._stream,
-            "/frame": self._frame,
-            "/report": self._report,
-            "/list": self._list,
+            "/": self._serve_file("page.html", "text/html"),
+            "/page.css": self._serve_file("page.css", "text/css"),
+            "/page.js": self._serve_file("page.js", "text/javascript"),
+            "/feed": self._answer_with_events,
+            "/frame": self._answer_with_frame,
+            "/report": self._answer_with_report,
+            "/list": self._answer_with_list,
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -264,23 +264,27 @@ class PageApplication:
                 "This page is for readers on its own machine, under the name localhost.",
             )
         if self._token:
-            given = _query_parameter(environ, "token")
-            if path == "/" and given is not None and self._is_token(given):
+            given_token = _query_parameter(environ, "token")
+            if path == "/" and given_token is not None and self._is_token(given_token):
                 # Into a cookie, so that the address that is shown and shared has no secret.
-                cookie = f"{self._cookie(environ)}={given}; Path=/; HttpOnly; SameSite=Lax"
-                place = f"{environ.get('SCRIPT_NAME', '')}/"
+                cookie = (
+                    f"{self._cookie_name(environ)}={given_token}; Path=/; HttpOnly; SameSite=Lax"
+                )
+                base_path = f"{environ.get('SCRIPT_NAME', '')}/"
                 start_response(
-                    "303 See Other", [("Location", place), ("Set-Cookie", cookie), *_HEADERS]
+                    "303 See Other", [("Location", base_path), ("Set-Cookie", cookie), *_HEADERS]
                 )
                 return []
-            if not self._is_token(given or _bearer(environ) or self._token_in_cookie(environ)):
+            if not self._is_token(
+                given_token or _bearer_token(environ) or self._token_in_cookie(environ)
+            ):
                 said = "This page needs its token: open the address that the command printed"
-                return _answer(
+                return _send_answer(
                     start_response,
                     refusal("401 Unauthorized", f"{said}, or send it as a bearer token."),
                 )
         if path.startswith("/state/") or path == "/states":
-            return _answer(start_response, self._answer_of_state(environ))
+            return _send_answer(start_response, self._answer_of_state(environ))
         route = self._routes.get(path)
         if route is None:
             return _answer_text(start_response, "404 Not Found", "There is no such page.")
@@ -301,7 +305,7 @@ class PageApplication:
         """Return whether a text is the access token; takes the same time for any text."""
         return hmac.compare_digest(text.encode(), self._token.encode())
 
-    def _cookie(self, environ: WSGIEnvironment) -> str:
+    def _cookie_name(self, environ: WSGIEnvironment) -> str:
         """Return the cookie's name, which has the port: cookies are shared by a host's ports."""
         return f"godwit_{environ.get('SERVER_PORT', '')}"
 
@@ -311,13 +315,13 @@ class PageApplication:
         # other ports of this host send theirs here, too.
         for cookie in environ.get("HTTP_COOKIE", "").split(";"):
             name, _, value = cookie.strip().partition("=")
-            if name == self._cookie(environ):
+            if name == self._cookie_name(environ):
                 return str(value)
         return ""
 
     # -- answers ----------------------------------------------------------------------------------
 
-    def _static(
+    def _serve_file(
         self, name: str, kind: str
     ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
         """Return a WSGI application that answers with a file of the page.
@@ -331,7 +335,9 @@ class PageApplication:
 
         return answer
 
-    def _frame(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_with_frame(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer with figures and heat map, as JSON, of the epoch in the URL."""
         asked = _query_parameter(environ, "epoch") or ""
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 18):
@@ -341,26 +347,32 @@ class PageApplication:
         body = json.dumps({"now": now_of(frame), "heat": heat_section(frame)}, allow_nan=False)
         return _answer_body(start_response, body.encode(), "application/json")
 
-    def _report(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_with_report(
+        self, _environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer with the page and its data as one HTML file."""
         published = self._feed.look()
         values = report_of(published.state, flow=self._feed.flow, life=published.life)
         headers = [("Content-Disposition", 'attachment; filename="godwit-report.html"')]
         return _answer_body(start_response, report_page(values).encode(), "text/html", headers)
 
-    def _list(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_with_list(
+        self, _environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer with a list of the pages at this port."""
         return _answer_body(start_response, self._listing(), "text/html")
 
-    def _stream(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_with_events(
+        self, _environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Answer with server-sent events: sections as they change, until the reader disconnects."""
         start_response(
             "200 OK",
             [("Content-Type", "text/event-stream; charset=utf-8"), *_security_headers()],
         )
-        return self._changes()
+        return self._changed_sections()
 
-    def _changes(self) -> Iterator[bytes]:
+    def _changed_sections(self) -> Iterator[bytes]:
         """Yield server-sent events with the sections that the reader does not have yet."""
         version, mark = 0, (-1.0, 0, 0)
         yield b"retry: 2000\n\n"
@@ -534,7 +546,7 @@ def _is_local(host: str) -> bool:
     return False
 
 
-def _bearer(environ: WSGIEnvironment) -> str:
+def _bearer_token(environ: WSGIEnvironment) -> str:
     """Return the token in the header of a request; empty if there is none."""
     scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     return str(token.strip()) if scheme.lower() == "bearer" else ""
@@ -569,7 +581,7 @@ def _answer_body(
     return [body]
 
 
-def _answer(start_response: StartResponse, answer: StateAnswer) -> Iterable[bytes]:
+def _send_answer(start_response: StartResponse, answer: StateAnswer) -> Iterable[bytes]:
     """Send an answer."""
     kind = answer.kind, answer.headers, answer.status
     return _answer_body(start_response, answer.body, *kind)
@@ -604,8 +616,8 @@ def report_page(values: Mapping[str, Any]) -> str:
         data = data.replace(char, escaped)
     style, script = asset("page.css"), asset("page.js")
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src '{_policy_hash(script)}'; "
+        f"style-src '{_policy_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     page = asset("page.html")
@@ -615,6 +627,6 @@ def report_page(values: Mapping[str, Any]) -> str:
     return page.replace("</body>", f"{block}<script>{script}</script>\n</body>")
 
 
-def _hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     """Return a text's hash as a content security policy writes it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -104,7 +104,7 @@ class StateAnswers:
         *,
         origin: str = "",
     ) -> None:
-        self._state_of, self._together, self._origin = state_of, together, origin
+        self._state_of, self._max_concurrent, self._origin = state_of, together, origin
         self._states: dict[tuple[str, str | None], AskedState] = {}
         self._lock = threading.Lock()
 
@@ -112,12 +112,12 @@ class StateAnswers:
         """Answer a request; never raises."""
         epoch = None
         try:
-            return self._answered(environ)
+            return self._answer_or_raise(environ)
         except _RefusedError as refused:
             status, why, epoch = refused.status, refused.why, refused.epoch
         except GodwitError as error:
             status, why = _status_of(error), _text_of(error)
-        return refusal(status, why, epoch=epoch, headers=self._headers())
+        return refusal(status, why, epoch=epoch, headers=self._answer_headers())
 
     def close(self) -> None:
         """Delete the copies of key groups."""
@@ -126,10 +126,10 @@ class StateAnswers:
         for state in states:
             state.close()
 
-    def _answered(self, environ: WSGIEnvironment) -> StateAnswer:
+    def _answer_or_raise(self, environ: WSGIEnvironment) -> StateAnswer:
         """Answer a request, or raise."""
         path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8", "replace")
-        parameters = _parameters(environ.get("QUERY_STRING", ""))
+        parameters = _url_parameters(environ.get("QUERY_STRING", ""))
         if path == "/states":
             return self._of_several(parameters)
         asked: dict[str, str] = {}
@@ -145,25 +145,25 @@ class StateAnswers:
             raise _RefusedError(_BAD, "Give either a key, or a prefix and a limit.")
         as_arrow = _wants_arrow(asked.get("format"), environ.get("HTTP_ACCEPT", ""))
         operator = path.removeprefix("/state/")
-        state = self._state(operator, asked.get("state"))
+        state = self._asked_state(operator, asked.get("state"))
         if "key" in asked:
-            table, more = state.get_many([_key(state, asked["key"])]), False
+            table, more = state.get_many([_key_from_json(state, asked["key"])]), False
         else:
-            limit = _limit(asked.get("limit"))
-            prefix = _prefix(state, asked["prefix"]) if "prefix" in asked else ()
+            limit = _scan_limit(asked.get("limit"))
+            prefix = _key_prefix_values(state, asked["prefix"]) if "prefix" in asked else ()
             table = state.scan(prefix, limit=limit + 1)
             table, more = table.slice(0, limit), table.num_rows > limit
-        self._remember(operator, asked.get("state"), state)
+        self._remember_state(operator, asked.get("state"), state)
         epoch = int(table.schema.metadata[EPOCH])
         _check_epoch(asked.get("epoch"), epoch)
         if "key" in asked and not table.num_rows:
             why = f"The key {asked['key']} has no state in operator {operator!r}."
             raise _RefusedError("404 Not Found", why, epoch=epoch)
-        headers = self._headers(epoch, ("Godwit-More", str(more).lower()))
+        headers = self._answer_headers(epoch, ("Godwit-More", str(more).lower()))
         if as_arrow:
-            return StateAnswer("200 OK", _arrow(table), _ARROW, headers)
+            return StateAnswer("200 OK", _rows_as_arrow(table), _ARROW, headers)
         begin = self._body_begin(epoch)
-        body = f'{begin},"more":{str(more).lower()},"rows":{_rows(table)}}}\n'
+        body = f'{begin},"more":{str(more).lower()},"rows":{_rows_as_json(table)}}}\n'
         return StateAnswer("200 OK", body.encode(), headers=headers)
 
     def _of_several(self, parameters: list[tuple[str, str]]) -> StateAnswer:
@@ -175,23 +175,23 @@ class StateAnswers:
             raise _RefusedError(
                 _BAD, "Name each operator once, with a key, as in /states?by_plane=%22N1%22."
             )
-        states = {name: self._state(name, None) for name in asked}
-        several = self._together(states)
-        keys = {name: _key(state, asked[name]) for name, state in states.items()}
+        states = {name: self._asked_state(name, None) for name in asked}
+        several = self._max_concurrent(states)
+        keys = {name: _key_from_json(state, asked[name]) for name, state in states.items()}
         tables = several.get_tables(keys)
         for name, state in states.items():
-            self._remember(name, None, state)
+            self._remember_state(name, None, state)
         _check_epoch(epoch, several.epoch)
-        bodies = ",".join(f"{json.dumps(n)}:{_rows(table)}" for n, table in tables.items())
+        bodies = ",".join(f"{json.dumps(n)}:{_rows_as_json(table)}" for n, table in tables.items())
         body = f'{self._body_begin(several.epoch)},"states":{{{bodies}}}}}\n'
-        return StateAnswer("200 OK", body.encode(), headers=self._headers(several.epoch))
+        return StateAnswer("200 OK", body.encode(), headers=self._answer_headers(several.epoch))
 
     def _body_begin(self, epoch: int) -> str:
         """Return the beginning of a body in JSON: the epoch, and where the answer is from."""
         origin = f',"from":{json.dumps(self._origin)}' if self._origin else ""
         return f'{{"epoch":{epoch}{origin}'
 
-    def _headers(
+    def _answer_headers(
         self, epoch: int | None = None, *more: tuple[str, str]
     ) -> tuple[tuple[str, str], ...]:
         """Return the headers of an answer."""
@@ -199,13 +199,13 @@ class StateAnswers:
         origin = (("Godwit-From", self._origin),) if self._origin else ()
         return (*of_epoch, *more, *origin)
 
-    def _state(self, operator: str, state: str | None) -> AskedState:
+    def _asked_state(self, operator: str, state: str | None) -> AskedState:
         """Return the state of an operator, whose copies are kept from one request to the next."""
         with self._lock:
             known = self._states.get((operator, state))
         return self._state_of(operator, state) if known is None else known
 
-    def _remember(self, operator: str, state: str | None, answered: AskedState) -> None:
+    def _remember_state(self, operator: str, state: str | None, answered: AskedState) -> None:
         """Keep a state that could answer; names that do not exist are not kept."""
         with self._lock:
             self._states.setdefault((operator, state), answered)
@@ -246,7 +246,7 @@ def _text_of(error: GodwitError) -> str:
     return str(error)
 
 
-def _parameters(query: str) -> list[tuple[str, str]]:
+def _url_parameters(query: str) -> list[tuple[str, str]]:
     """Return the parameters of a URL."""
     try:
         return parse_qsl(
@@ -268,21 +268,21 @@ def _wants_arrow(asked: str | None, accept: str) -> bool:
     return asked == "arrow"
 
 
-def _number(name: str, text: str, maximum: int) -> int:
+def _whole_number(name: str, text: str, maximum: int) -> int:
     """Return a whole number in a parameter."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) <= maximum):
         raise _RefusedError(_BAD, f"The {name} {text[:50]!r} is not a number from 0 to {maximum}.")
     return int(text)
 
 
-def _limit(text: str | None) -> int:
+def _scan_limit(text: str | None) -> int:
     """Return the maximum number of rows of a scan."""
-    return _LIMIT if text is None else _number("limit", text, _MAX_LIMIT)
+    return _LIMIT if text is None else _whole_number("limit", text, _MAX_LIMIT)
 
 
 def _check_epoch(asked: str | None, epoch: int) -> None:
     """Raise if an answer is not of the epoch that the request asks for."""
-    if asked is not None and _number("epoch", asked, 2**59) != epoch:
+    if asked is not None and _whole_number("epoch", asked, 2**59) != epoch:
         raise _RefusedError(
             "409 Conflict",
             f"The last committed epoch is {epoch}, not {asked}. Ask for all states again.",
@@ -298,7 +298,7 @@ def _json_value(text: str) -> Any:
         return text
 
 
-def _key(state: AskedState, text: str) -> Any:
+def _key_from_json(state: AskedState, text: str) -> Any:
     """Return a key, as `QueryState.get` takes it, of its JSON: a value, an array or an object."""
     value, names = _json_value(text), state.keys.names
     if isinstance(value, dict):
@@ -307,7 +307,7 @@ def _key(state: AskedState, text: str) -> Any:
                 _BAD,
                 f"The key {text[:100]} does not have exactly the key columns {', '.join(names)}.",
             )
-        return _typed(state, [value[name] for name in names])
+        return _with_key_types(state, [value[name] for name in names])
     values = value if isinstance(value, list) else [value]
     if len(values) != len(names):
         raise _RefusedError(
@@ -315,16 +315,16 @@ def _key(state: AskedState, text: str) -> Any:
             f"The key {text[:100]} has not one value for each of the key columns "
             f"{', '.join(names)}: give an array in this order, or an object.",
         )
-    return _typed(state, values)
+    return _with_key_types(state, values)
 
 
-def _prefix(state: AskedState, text: str) -> tuple[Any, ...]:
+def _key_prefix_values(state: AskedState, text: str) -> tuple[Any, ...]:
     """Return the values that the first key columns have."""
     value = _json_value(text)
-    return _typed(state, value if isinstance(value, list) else [value])
+    return _with_key_types(state, value if isinstance(value, list) else [value])
 
 
-def _typed(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
+def _with_key_types(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
     """Return values of JSON with the types of the first key columns."""
     if len(values) > len(state.keys):
         raise _RefusedError(
@@ -348,7 +348,7 @@ def _typed(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
     return tuple(typed)
 
 
-def _rows(table: pa.Table) -> str:
+def _rows_as_json(table: pa.Table) -> str:
     """Return rows as a JSON array of objects; raise if JSON has no form for a value."""
     encode = JsonMessages(None).encode
     try:
@@ -363,7 +363,7 @@ def _rows(table: pa.Table) -> str:
     return f"[{','.join((row or b'null').decode() for row in rows)}]"
 
 
-def _arrow(table: pa.Table) -> bytes:
+def _rows_as_arrow(table: pa.Table) -> bytes:
     """Return rows as a stream of Arrow."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

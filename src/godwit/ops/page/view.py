@@ -64,7 +64,7 @@ class Series:
 def sections_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return part of the page → its values for JSON, without series and heat map."""
     return {
-        "run": _headline(state, flow, life),
+        "run": _page_headline(state, flow, life),
         "graph": _graph_json(state),
         "now": now_of(state.frame),
         "decisions": [_decision_json(decision) for decision in state.decisions],
@@ -154,7 +154,7 @@ def now_of(frame: Frame) -> dict[str, Any]:
     }
 
 
-def _headline(state: RunState, flow: str, life: QueryLife) -> dict[str, Any]:
+def _page_headline(state: RunState, flow: str, life: QueryLife) -> dict[str, Any]:
     """Return the headline of the page: flow, state of the query, rows per second."""
     return {
         "flow": flow,

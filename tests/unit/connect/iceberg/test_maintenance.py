@@ -155,7 +155,7 @@ def test_a_process_that_ends_amid_maintenance_leaves_the_table_whole(
         elif step == "expired":
             patched.setattr(maintenance, "_delete_files_of", _killed)
         else:
-            patched.setattr(maintenance, "_delete", _killed)
+            patched.setattr(maintenance, "_try_to_delete", _killed)
         with pytest.raises(KilledError):
             sink.maintain()
     assert place.rows() == before

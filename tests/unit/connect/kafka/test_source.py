@@ -297,7 +297,7 @@ def test_a_consumer_that_others_have_overtaken_fetches_no_more(kafka: KafkaBroke
     second = source.latest(first)  # is read by a task of Spark's, say
     source.latest(second)
     (readers,) = [kept for kept in kafka_reader._kept.values() if kept]
-    assert not readers[0]._at
+    assert not readers[0]._next_offsets
 
 
 def test_idle_consumers_are_closed(kafka: KafkaBroker) -> None:

@@ -104,7 +104,9 @@ def test_the_changes_keep_the_contract_of_sources(
     [(gtids,)] = execute(mariadb, "SELECT @@gtid_binlog_pos")
     execute(mariadb, *[insert] * 6)
     # A query without a snapshot begins at the end of the log, which has no rows yet.
-    monkeypatch.setattr(MariaDBSource, "_begin", lambda self, _: self._log().know(gtids))
+    monkeypatch.setattr(
+        MariaDBSource, "_first_log_place", lambda self, _: self._log_stream().know(gtids)
+    )
     for options in ({"include": ["position", "time", "transaction"]}, {"whole_transactions": True}):
         source = make(snapshot=False, **options)
         gw.testing.check_source(source, add=lambda: execute(mariadb, insert), exact_limits=False)
@@ -503,7 +505,7 @@ def test_a_query_goes_on_when_the_server_ends_its_connections_or_starts_again(
             after = source.latest(position, limit=1)
         ids += [row["id"] for row in rows_between(source, position, after)]
         position = after
-        connections: list[Any] = [source._control, source._log()._connection]
+        connections: list[Any] = [source._control, source._log_stream()._connection]
         for connection in connections:
             with contextlib.suppress(pymysql.err.Error):
                 execute(mariadb, f"KILL {connection.thread_id()}")

@@ -873,7 +873,7 @@ def test_a_publication_that_lost_changes_is_refused_while_the_query_runs(
     source = make(slot="lost_changes")
     _, position = snapshot_and_place(source)
     execute(postgres, "ALTER PUBLICATION lost_changes SET (publish = 'insert')")
-    source._checked_s -= 60
+    source._last_checked_s -= 60
     with pytest.raises(SourceError, match="does not have all"):
         source.latest(position)
 

@@ -108,7 +108,7 @@ def test_a_crash_between_parts_leaves_the_result_as_it_should_be(
     live: dict[str, int] = {}
     sink = opened(redis, ctx)
     writes = {"left": 0}
-    write = redis_sink.RedisSink._write
+    write = redis_sink.RedisSink._write_transaction
 
     def fail(self: Any, *args: Any, **kwargs: Any) -> bool:
         writes["left"] -= 1
@@ -119,7 +119,7 @@ def test_a_crash_between_parts_leaves_the_result_as_it_should_be(
             raise SinkError("The process dies, and the answer is lost.")
         return done
 
-    monkeypatch.setattr(redis_sink.RedisSink, "_write", fail)
+    monkeypatch.setattr(redis_sink.RedisSink, "_write_transaction", fail)
     for epoch in range(8):
         changes = []
         for key in rng.sample("abcdefgh", rng.randrange(8)):

@@ -199,7 +199,7 @@ def test_an_error_or_a_deadlock_changes_nothing_and_a_delivery_is_repeated(url: 
         before = execute(url, "SELECT plane, total FROM target ORDER BY plane")
         waits: list[float] = []
         sink._retry_policy = RetryPolicy(sleep=waits.append)
-        real = sink._record
+        real = sink._record_epoch
 
         def fail(connection: Any, point: Any) -> None:
             real(connection, point)
@@ -209,7 +209,7 @@ def test_an_error_or_a_deadlock_changes_nothing_and_a_delivery_is_repeated(url: 
                 original = Exception(1213, "Deadlock found when trying to get lock")
                 raise sa.exc.OperationalError("COMMIT", {}, original)
 
-        sink._record = fail  # type: ignore[assignment,method-assign]
+        sink._record_epoch = fail  # type: ignore[assignment,method-assign]
         sink.deliver(EPOCHS[1])
         assert len(waits) == 3
         sink.deliver(EPOCHS[1])

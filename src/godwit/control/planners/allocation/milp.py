@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 _PRECISION = 1e-9
 """Share of the mean to which the bound is found; plans are compared to a millionth of it."""
-_SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+_GIVEN_SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 """λ: how much of a move counts where it is given; the rest counts where it is taken."""
 
 
@@ -139,21 +139,23 @@ class _MoveCount:
         self._takes = _running_sums(ascending[:limit]), _running_sums(ascending[::-1][:limit])
         least, most = [], []
         for e in range(problem.num_executors):
-            mine = np.sort(weight[problem.current == e])
-            least.append(_running_sums(mine[:limit]))
-            most.append(_running_sums(mine[::-1][:limit]))
+            weights_of_executor = np.sort(weight[problem.current == e])
+            least.append(_running_sums(weights_of_executor[:limit]))
+            most.append(_running_sums(weights_of_executor[::-1][:limit]))
         # Executor after executor: one entry for every number of key groups that it could give.
         sizes = np.array([len(sums) for sums in most])
         self._first = np.cumsum(sizes) - sizes
-        self._of = np.repeat(np.arange(len(sizes)), sizes)
-        self._count = np.arange(len(self._of)) - self._first[self._of]
+        self._executor_of_entry = np.repeat(np.arange(len(sizes)), sizes)
+        self._count = np.arange(len(self._executor_of_entry)) - self._first[self._executor_of_entry]
         self._given = np.concatenate(least), np.concatenate(most)
-        self._drains = problem.draining[self._of]
+        self._drains = problem.draining[self._executor_of_entry]
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
         """Return whether the moves suffice to remove `excess` and add `missing` load."""
-        taken, possible = self._fewest_taken(excess[self._of], missing[self._of])
-        share = _SHARES[:, None]
+        taken, possible = self._fewest_taken(
+            excess[self._executor_of_entry], missing[self._executor_of_entry]
+        )
+        share = _GIVEN_SHARES[:, None]
         moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
         fewest = np.minimum.reduceat(moves, self._first, axis=1)
         total = fewest[:, (excess > 0) | (missing > 0)].sum(axis=1)
@@ -192,8 +194,8 @@ class _ByteCount:
         order = np.argsort(-weight / np.maximum(size, 1e-300), kind="stable")
         self._given = []
         for e in range(problem.num_executors):
-            mine = order[problem.current[order] == e]
-            self._given.append(_load_by_bytes(weight[mine], size[mine]))
+            units_of_executor = order[problem.current[order] == e]
+            self._given.append(_load_by_bytes(weight[units_of_executor], size[units_of_executor]))
         self._taken = _load_by_bytes(weight[order], size[order])
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
@@ -255,9 +257,9 @@ class _Program:
         self.moves_left = model.max_moves - (moves - int(units.count[gone].sum()))
         self.bytes_left = model.max_bytes - (size - float(units.state_bytes[gone].sum()))
         self.executors = np.flatnonzero(allowed.any(axis=0) | inside)
-        self.constraints = self._constraints(fixed)
+        self.constraints = self._build_constraints(fixed)
 
-    def _constraints(self, fixed: BoolArray) -> list[LinearConstraint]:
+    def _build_constraints(self, fixed: BoolArray) -> list[LinearConstraint]:
         """Return the constraints: one executor per unit, deviations, budgets, room.
 
         `fixed`: mask of units that stay.
@@ -453,11 +455,11 @@ _CLOSE_ENOUGH = 1e-6
 """A load distance of a millionth of the mean counts as none: no statistic is that exact."""
 
 
-_URGENT = 0.01
+_URGENT_GAIN = 0.01
 """Balance goes before draining where it gains more than this share of the mean."""
 _PROGRESS = 1e-3
 """A plan that gains less than this share of the mean takes a key group off a draining executor."""
-_SHAKES = 32
+_ROUNDS_PER_SOLVER_CALL = 32
 """One in this number of rounds goes to HiGHS, which takes as long as a dozen of the others."""
 
 
@@ -609,7 +611,7 @@ def allocate_units(
         place = start
     search = AllocationSearch(model, place)
     forced = search.drain(force=not _is_lower(model, place, start))
-    search, costs = _evacuate(model, search, start, enough / model.scale)
+    search, costs = _empty_draining_executors(model, search, start, enough / model.scale)
     forced |= costs
     return AllocationResult(
         place=search.place,
@@ -631,7 +633,7 @@ def _warn_without_solver() -> None:
     )
 
 
-def _evacuate(
+def _empty_draining_executors(
     model: AllocationModel, search: AllocationSearch, start: IntArray, enough: float
 ) -> tuple[AllocationSearch, bool]:
     """Spend moves on draining executors before the last per cent of balance.
@@ -651,7 +653,7 @@ def _evacuate(
             trial.improve(enough)
             now = max(model.over_under(trial.place))
             within = model.within_room(trial.place) or not model.within_room(search.place)
-            if now <= d + _URGENT and within:
+            if now <= d + _URGENT_GAIN and within:
                 return trial, now > d + _CLOSE_ENOUGH
         count //= 2
     return search, False
@@ -661,10 +663,10 @@ def _is_better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
     """Return whether `place` keeps limits of room that `than` breaks, or is more even."""
     if model.within_room(place) != model.within_room(than):
         return model.within_room(place)
-    return _distances(model, place) < _distances(model, than)
+    return _objective_of(model, place) < _objective_of(model, than)
 
 
-def _distances(model: AllocationModel, place: IntArray) -> tuple[float, float]:
+def _objective_of(model: AllocationModel, place: IntArray) -> tuple[float, float]:
     """Return the largest deviation d, and the sum of largest over- and underload, to compare by."""
     over, under = model.over_under(place)
     return max(over, under), over + under
@@ -688,7 +690,7 @@ def _is_lower(
     Compared are d, and the sum of largest over- and underload. The default is enough to let
     draining wait.
     """
-    (d, both), (d_before, both_before) = _distances(model, place), _distances(model, than)
+    (d, both), (d_before, both_before) = _objective_of(model, place), _objective_of(model, than)
     return d < d_before - by or (d <= d_before and both < both_before - by)
 
 
@@ -704,19 +706,19 @@ def _search_neighbourhoods(
     best = place
     while rounds < limits.rounds and failures < limits.patience:
         d = max(model.over_under(best))
-        left = deadline - limits.clock()
-        if left <= 0.01 or d - least / model.scale <= _CLOSE_ENOUGH:
+        remaining_s = deadline - limits.clock()
+        if remaining_s <= 0.01 or d - least / model.scale <= _CLOSE_ENOUGH:
             break
         rounds += 1
-        if rounds % _SHAKES or not HAS_SOLVER:
+        if rounds % _ROUNDS_PER_SOLVER_CALL or not HAS_SOLVER:
             search = AllocationSearch(model, place)
             search.shake(limits.rng)
             search.improve()
             candidate = search.place
         else:
             # Neighbourhoods grow slowly: small ones are solved in milliseconds.
-            size = min(3 + failures // _SHAKES, 10, len(model.speed))
-            candidate = _replan_some(model, best, size, limits, left)
+            size = min(3 + failures // _ROUNDS_PER_SOLVER_CALL, 10, len(model.speed))
+            candidate = _replan_some(model, best, size, limits, remaining_s)
         if _is_better(model, candidate, best):
             best, place, failures = candidate, candidate, 0
             continue
@@ -734,7 +736,7 @@ def _replan_some(
 
     The executor with the largest deviation is among them.
     """
-    executors = _neighbourhood(model, place, size, limits.rng)
+    executors = _choose_neighbourhood(model, place, size, limits.rng)
     inside = np.zeros(len(model.speed), np.bool_)
     inside[executors] = True
     result = solve_allocation(
@@ -754,7 +756,7 @@ def _replan_some(
     return search.place if _is_better(model, search.place, result.place) else result.place
 
 
-def _neighbourhood(
+def _choose_neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
     """Choose `size` executors: the most deviating one, some on the other side, others at random."""

@@ -30,19 +30,19 @@ class Placement:
         self.model = model
         units = model.units
         self.movable = units.pinned == FREE
-        self._way_back = units.home.copy()
+        self._return_order = units.home.copy()
         if np.isfinite(model.max_left):  # units off draining executors may not return
-            self._way_back[~model.stays[units.home] & (place != units.home)] = -1
+            self._return_order[~model.stays[units.home] & (place != units.home)] = -1
         self._sign = np.where(model.stays, -1.0, 0.0)
-        self._reset(place)
+        self._recompute_sums(place)
 
-    def _reset(self, place: IntArray) -> None:
+    def _recompute_sums(self, place: IntArray) -> None:
         """Recompute the sums of loads and resources for a placement."""
         model = self.model
         n = len(model.speed)
         self.place = place.copy()
         self._load = np.bincount(place, weights=model.weight, minlength=n)
-        self._used = (
+        self._used_resources = (
             np.stack(
                 [np.bincount(place, weights=use, minlength=n) for use in model.usage.T], axis=1
             )
@@ -50,7 +50,7 @@ class Placement:
             else np.empty((n, 0))
         )
         self._moves, self._bytes = model.spent(place)
-        self._away = place != model.units.home
+        self._is_away = place != model.units.home
 
     def _deviation_at(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
         """Return the absolute deviations from the mean that executors have with these loads."""
@@ -72,23 +72,23 @@ class Placement:
         model, units, old = self.model, self.model.units, int(self.place[unit])
         for sign, where in ((-1, old), (1, executor)):
             self._load[where] += sign * model.weight[unit]
-            self._used[where] += sign * model.usage[unit]
+            self._used_resources[where] += sign * model.usage[unit]
         away = int(executor != units.home[unit]) - int(old != units.home[unit])
         self._moves += away * int(units.count[unit])
         self._bytes += away * float(units.state_bytes[unit])
         self.place[unit] = executor
-        self._away[unit] = executor != units.home[unit]
+        self._is_away[unit] = executor != units.home[unit]
 
     # -- what may change --------------------------------------------------------------------------
 
-    def _full(self, moves: int, *, may_cost: bool) -> bool:
+    def _is_budget_spent(self, moves: int, *, may_cost: bool) -> bool:
         """Return whether `moves` more moves exceed the budget, or moves may not cost anything."""
         return not may_cost or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
         """Return the moves that each placement adds to the plan; negative for a return home."""
         home = self.model.units.home[unit]
-        away = (executor != home).astype(np.float64) - self._away[unit]
+        away = (executor != home).astype(np.float64) - self._is_away[unit]
         return np.asarray(away * self.model.units.count[unit], np.float64)
 
     def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
@@ -96,7 +96,7 @@ class Placement:
         if self.model.max_bytes == np.inf:  # unlimited, so the bytes do not matter
             return np.zeros(1)
         home = self.model.units.home[unit]
-        away = (executor != home).astype(np.float64) - self._away[unit]
+        away = (executor != home).astype(np.float64) - self._is_away[unit]
         return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
     def _within_budget(self, moves: FloatArray, size: FloatArray, *, may_cost: bool) -> BoolArray:
@@ -112,7 +112,9 @@ class Placement:
             within &= moves <= 0
         return np.asarray(within, np.bool_)
 
-    def _affordable(self, unit: IndexArray, executor: IndexArray, *, may_cost: bool) -> BoolArray:
+    def _affordable_moves(
+        self, unit: IndexArray, executor: IndexArray, *, may_cost: bool
+    ) -> BoolArray:
         """Return a mask of placements (unit to executor) within the budgets.
 
         `may_cost`: ``False`` allows only placements that add no moves or bytes.
@@ -120,7 +122,7 @@ class Placement:
         moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
         return self._within_budget(moves, size, may_cost=may_cost)
 
-    def _exchangeable(
+    def _affordable_exchanges(
         self, u: IndexArray, v: IndexArray, at_v: IndexArray, at_u: IndexArray, *, may_cost: bool
     ) -> BoolArray:
         """Return a mask of the pairs of units where budgets and room allow an exchange.
@@ -138,35 +140,35 @@ class Placement:
                 good &= (
                     ~model.stays[executor]
                     | (change <= 0)
-                    | (self._used[executor, r] + change <= model.room[executor, r])
+                    | (self._used_resources[executor, r] + change <= model.room[executor, r])
                 )
         return good
 
-    def _fits(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
+    def _has_room(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
         """Return a mask, ``(units, executors)``: where the executor has room for the unit."""
         model = self.model
         fits = np.ones((len(unit), len(executors)), np.bool_)
         for r in range(model.usage.shape[1]):
             use = model.usage[unit, r][:, None]
-            fits &= self._used[executors, r] + use <= model.room[executors, r]
+            fits &= self._used_resources[executors, r] + use <= model.room[executors, r]
         return fits | ~model.stays[executors]
 
-    def _returnable(self) -> IndexArray:
+    def _units_that_may_return(self) -> IndexArray:
         """Return the moved units whose original executor may take them back."""
-        return np.flatnonzero(self._away & self.movable & (self._way_back >= 0))
+        return np.flatnonzero(self._is_away & self.movable & (self._return_order >= 0))
 
     def permits_moves(self, units: IndexArray, executor: int, *, limit: float) -> BoolArray:
         """Return a mask of units, shape ``(units,)``, that may move to an executor.
 
         Neither executor's deviation may be `limit` or more afterwards.
         """
-        weight, own = self.model.weight[units], self.place[units]
+        weight, present = self.model.weight[units], self.place[units]
         target = np.full(len(units), executor)
         return np.asarray(
             (self._deviation_at(self._load[executor] + weight, executor) < limit)
-            & (self._deviation_at(self._load[own] - weight, own) < limit)
-            & self._affordable(units, target, may_cost=True)
-            & self._fits(units, target[:1])[:, 0]
+            & (self._deviation_at(self._load[present] - weight, present) < limit)
+            & self._affordable_moves(units, target, may_cost=True)
+            & self._has_room(units, target[:1])[:, 0]
         )
 
     def permits_exchanges(self, first: IndexArray, other: IndexArray, *, limit: float) -> BoolArray:
@@ -179,7 +181,7 @@ class Placement:
         shape = gain.shape
         allowed = self._deviation_at(self._load[at_one[0]] + gain, at_one[0]) < limit
         allowed &= self._deviation_at(self._load[at_other[0]] - gain, at_other[0]) < limit
-        allowed &= self._exchangeable(
+        allowed &= self._affordable_exchanges(
             np.repeat(first, shape[1]),
             np.tile(other, shape[0]),
             np.full(gain.size, at_other[0]),
@@ -193,7 +195,7 @@ _PROGRESS = 1e-10
 """Smallest fall of a deviation, in fair shares, that counts: above the noise of summing floats."""
 
 
-_PARTNERS = 16
+_FIRST_PARTNERS = 16
 """Executors that exchanges are looked for with first, where there are many more."""
 
 
@@ -218,22 +220,22 @@ class AllocationSearch(Placement):
         """
         self._repair_room()
         for exchange, may_cost in ((False, True), (True, False), (True, True)):
-            self._descend(exchange=exchange, may_cost=may_cost, enough=enough)
+            self._improve_most_deviating(exchange=exchange, may_cost=may_cost, enough=enough)
         if abs(float(self._deviations()[self.worst()])) <= enough:
             return
         self._trade_moves()
-        self._descend(exchange=True, may_cost=True, second=True)
+        self._improve_most_deviating(exchange=True, may_cost=True, second=True)
 
     def shake(self, random: np.random.Generator) -> None:
         """Move a random share of the moved units back, so that others can move instead."""
-        away = self._returnable()
+        away = self._units_that_may_return()
         share = random.uniform(0.05, 0.3)
         for unit in away[random.random(len(away)) < share].tolist():
             home = np.array([self.model.units.home[unit]])
-            if self._fits(np.array([unit]), home).all():
+            if self._has_room(np.array([unit]), home).all():
                 self.put(unit, int(home[0]))
 
-    def _descend(
+    def _improve_most_deviating(
         self, *, exchange: bool, may_cost: bool, second: bool = False, enough: float = 0.0
     ) -> None:
         """Take the best step for the executor of largest deviation, until no step improves it.
@@ -261,7 +263,7 @@ class AllocationSearch(Placement):
                 step = step if pair is None else pair
             if step is None:
                 return
-            self._apply(step)
+            self._apply_step(step)
 
     def _best_move(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
         """Return the best move from or to executor `h` that leaves a deviation below `limit`.
@@ -269,7 +271,9 @@ class AllocationSearch(Placement):
         ``None``: there is none. `may_cost`: it may use the budgets.
         """
         # Where no move is left, only what moved already can go elsewhere for nothing.
-        candidate = self.movable & (self._away if self._full(1, may_cost=may_cost) else True)
+        candidate = self.movable & (
+            self._is_away if self._is_budget_spent(1, may_cost=may_cost) else True
+        )
         on_executor = self.place == h
         # An overloaded executor has to lose units, an underloaded one has to gain some.
         if float(self._deviations()[h]) > 0:
@@ -295,11 +299,11 @@ class AllocationSearch(Placement):
             self._deviation_at(self._load + weight[:, None], slice(None)),
             self._deviation_at(self._load[h] - weight, h)[:, None],
         )
-        allowed = model.stays | (self._way_back[mine][:, None] == executors)
+        allowed = model.stays | (self._return_order[mine][:, None] == executors)
         allowed[:, h] = False
-        allowed &= self._affordable(mine[:, None], executors, may_cost=may_cost)
-        allowed &= self._fits(mine, executors)
-        return self._pick(np.where(allowed, worst, np.inf), limit, mine, executors)
+        allowed &= self._affordable_moves(mine[:, None], executors, may_cost=may_cost)
+        allowed &= self._has_room(mine, executors)
+        return self._pick_best_step(np.where(allowed, worst, np.inf), limit, mine, executors)
 
     def _best_coming(
         self, h: int, others: IndexArray, limit: float, *, may_cost: bool
@@ -318,11 +322,13 @@ class AllocationSearch(Placement):
         )
         target_h = np.array([h])
         allowed = (
-            (model.stays[h] | (self._way_back[others] == h))
-            & self._affordable(others, np.full(len(others), h), may_cost=may_cost)
-            & self._fits(others, target_h)[:, 0]
+            (model.stays[h] | (self._return_order[others] == h))
+            & self._affordable_moves(others, np.full(len(others), h), may_cost=may_cost)
+            & self._has_room(others, target_h)[:, 0]
         )
-        return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
+        return self._pick_best_step(
+            np.where(allowed, worst, np.inf)[:, None], limit, others, target_h
+        )
 
     def _best_exchange(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
         """Return the best exchange of a unit of executor `h` with one elsewhere.
@@ -334,18 +340,18 @@ class AllocationSearch(Placement):
             np.flatnonzero(on_executor & self.movable),
             np.flatnonzero(~on_executor & self.movable),
         )
-        if not self._full(2, may_cost=may_cost):
+        if not self._is_budget_spent(2, may_cost=may_cost):
             near = self._likely_partners(h, others)
             best = self._best_pair(h, mine, near, limit, may_cost=may_cost)
             if best is not None or len(near) == len(others):
                 return best
             return self._best_pair(h, mine, others, limit, may_cost=may_cost)
         # Then one of the two must have moved already: a few per cent of all pairs.
-        gone = self._away[mine]
+        gone = self._is_away[mine]
         best = self._best_pair(h, mine[gone], others, limit, may_cost=may_cost)
         bar = limit if best is None else best.worst
         at_home = self._best_pair(
-            h, mine[~gone], others[self._away[others]], bar, may_cost=may_cost
+            h, mine[~gone], others[self._is_away[others]], bar, may_cost=may_cost
         )
         return best if at_home is None else at_home
 
@@ -356,11 +362,11 @@ class AllocationSearch(Placement):
         is nearly always there.
         """
         deviation = self._deviations()
-        if len(deviation) <= 2 * _PARTNERS:
+        if len(deviation) <= 2 * _FIRST_PARTNERS:
             return others
         order = np.argsort(deviation if deviation[h] > 0 else -deviation, kind="stable")
         likely = np.zeros(len(deviation), np.bool_)
-        likely[order[:_PARTNERS]] = True
+        likely[order[:_FIRST_PARTNERS]] = True
         return others[likely[self.place[others]]]
 
     def _best_pair(
@@ -380,14 +386,14 @@ class AllocationSearch(Placement):
             self._deviation_at(self._load[owner] - gain, owner),
         )
         allowed = worst < limit - _PROGRESS
-        allowed &= model.stays[owner] | (self._way_back[mine][:, None] == owner)
+        allowed &= model.stays[owner] | (self._return_order[mine][:, None] == owner)
         if not model.stays[h]:
-            allowed &= self._way_back[others] == h
+            allowed &= self._return_order[others] == h
         row, column = np.nonzero(allowed)
         if not len(row):
             return None
         u, v, at_v = mine[row], others[column], owner[column]
-        good = self._exchangeable(u, v, at_v, np.full(len(u), h), may_cost=may_cost)
+        good = self._affordable_exchanges(u, v, at_v, np.full(len(u), h), may_cost=may_cost)
         if not good.any():
             return None
         pick = int(np.where(good, worst[row, column], np.inf).argmin())
@@ -399,7 +405,7 @@ class AllocationSearch(Placement):
             other_executor=h,
         )
 
-    def _pick(
+    def _pick_best_step(
         self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
     ) -> _Step | None:
         """Return the step with the smallest deviation in the matrix `worst` (unit, executor).
@@ -414,7 +420,7 @@ class AllocationSearch(Placement):
             worst=float(worst[row, column]), unit=int(units[row]), executor=int(executors[column])
         )
 
-    def _apply(self, step: _Step) -> None:
+    def _apply_step(self, step: _Step) -> None:
         """Make a move or an exchange."""
         self.put(step.unit, step.executor)
         if step.other >= 0:
@@ -425,25 +431,27 @@ class AllocationSearch(Placement):
         model = self.model
         for r in range(model.usage.shape[1]):
             while True:
-                excess = np.where(model.stays, self._used[:, r] - model.room[:, r], -np.inf)
+                excess = np.where(
+                    model.stays, self._used_resources[:, r] - model.room[:, r], -np.inf
+                )
                 h = int(excess.argmax())
                 if excess[h] <= 1e-9:
                     break
-                mine = np.flatnonzero((self.place == h) & self.movable)
+                movable_units = np.flatnonzero((self.place == h) & self.movable)
                 executors = np.arange(len(model.speed))
-                allowed = self._fits(mine, executors) & model.stays
+                allowed = self._has_room(movable_units, executors) & model.stays
                 allowed[:, h] = False
-                allowed &= self._affordable(mine[:, None], executors, may_cost=True)
-                allowed &= (model.usage[mine, r] > 0)[:, None]
+                allowed &= self._affordable_moves(movable_units[:, None], executors, may_cost=True)
+                allowed &= (model.usage[movable_units, r] > 0)[:, None]
                 if not allowed.any():
                     break
-                gain = np.minimum(model.usage[mine, r], excess[h])[:, None]
-                target = self._load + model.weight[mine][:, None]
+                gain = np.minimum(model.usage[movable_units, r], excess[h])[:, None]
+                target = self._load + model.weight[movable_units][:, None]
                 score = np.where(
                     allowed, gain - 1e-3 * self._deviation_at(target, slice(None)), -np.inf
                 )
                 row, column = divmod(int(score.argmax()), score.shape[1])
-                self.put(int(mine[row]), int(executors[column]))
+                self.put(int(movable_units[row]), int(executors[column]))
 
     def _trade_moves(self) -> None:
         """Move the least useful moved units back, and spend the moves that this saves."""
@@ -451,7 +459,7 @@ class AllocationSearch(Placement):
         while np.isfinite(model.max_moves) or np.isfinite(model.max_bytes):
             before, start = self.place.copy(), model.objective(self.place)
             bar = abs(float(self._deviations()[self.worst()])) - _PROGRESS
-            away = self._returnable()
+            away = self._units_that_may_return()
             refunded = False
             for unit in away[np.argsort(model.weight[away], kind="stable")].tolist():
                 home = int(model.units.home[unit])
@@ -459,10 +467,10 @@ class AllocationSearch(Placement):
                     self.put(unit, home)
                     refunded = True
             if refunded:
-                self._descend(exchange=False, may_cost=True)
-                self._descend(exchange=True, may_cost=True)
+                self._improve_most_deviating(exchange=False, may_cost=True)
+                self._improve_most_deviating(exchange=True, may_cost=True)
             if not model.objective(self.place) < start * (1 - 1e-6):
-                self._reset(before)
+                self._recompute_sums(before)
                 return
 
     # -- draining --------------------------------------------------------------------------------
@@ -485,7 +493,7 @@ class AllocationSearch(Placement):
 
         Those that raise d least move first; `improve` then balances with the rest of the budget.
         """
-        self._way_back[~self.model.stays[self._way_back]] = -1
+        self._return_order[~self.model.stays[self._return_order]] = -1
         gone = 0
         while gone < count and self._drain_one(np.inf):
             gone += 1
@@ -503,8 +511,8 @@ class AllocationSearch(Placement):
         executors = np.flatnonzero(model.stays)
         index = (self._load[executors] + model.weight[waiting][:, None]) / model.speed[executors]
         over = index - model.mean
-        allowed = self._affordable(waiting[:, None], executors, may_cost=True)
-        allowed &= self._fits(waiting, executors)
+        allowed = self._affordable_moves(waiting[:, None], executors, may_cost=True)
+        allowed &= self._has_room(waiting, executors)
         allowed &= over <= limit + _PROGRESS
         if not allowed.any():
             return False

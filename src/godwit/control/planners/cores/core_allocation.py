@@ -79,7 +79,7 @@ def erlang_b(offered_load: float, servers: int) -> float:
 
 _ROUNDING = 1e-12
 """Share of the serving time by which a target must exceed it."""
-_NOTHING_LEFT = 1e-6
+_MIN_WAITING_SHARE = 1e-6
 """Share of serving down to which waiting is brought where the target is unreachable."""
 
 
@@ -129,9 +129,9 @@ class _Station:
         self.arrival, self.service, self.cores = arrival, service, cores
         self.load = arrival / service
         self.blocked = erlang_b(self.load, cores)
-        self.waiting = self._waiting(self.blocked, cores)
+        self.waiting = self._mean_waiting_rows(self.blocked, cores)
 
-    def _waiting(self, blocked: float, cores: int) -> float:
+    def _mean_waiting_rows(self, blocked: float, cores: int) -> float:
         """Return λ_j·E[W_j], the mean number of waiting rows; `blocked`: Erlang B at `cores`."""
         waits = cores * blocked / (cores - self.load * (1.0 - blocked))
         return self.arrival * waits / (cores * self.service - self.arrival)
@@ -139,13 +139,13 @@ class _Station:
     def gain(self) -> float:
         """Return the decrease of the mean number of waiting rows by one more core."""
         blocked = self.load * self.blocked / (self.cores + 1 + self.load * self.blocked)
-        return self.waiting - self._waiting(blocked, self.cores + 1)
+        return self.waiting - self._mean_waiting_rows(blocked, self.cores + 1)
 
     def grow(self) -> None:
         """Add one core, and update Erlang's B by its recurrence."""
         self.cores += 1
         self.blocked = self.load * self.blocked / (self.cores + self.load * self.blocked)
-        self.waiting = self._waiting(self.blocked, self.cores)
+        self.waiting = self._mean_waiting_rows(self.blocked, self.cores)
 
 
 def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
@@ -178,7 +178,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     target = problem.latency_target_s * network.input_per_s
     # No number of cores makes rows wait for nothing at all, so at the floor it is out of reach.
     reachable = target > served * (1 + _ROUNDING)
-    least_waiting = target - served if reachable else served * _NOTHING_LEFT
+    least_waiting = target - served if reachable else served * _MIN_WAITING_SHARE
     _add_cores(stations, spare=available - needed, until=least_waiting)
     cores = stable.copy()
     for j, station in stations.items():
@@ -237,8 +237,8 @@ def _share_too_few(stable: IntArray, available: int) -> IntArray:
     `stable`: cores that each executor needs for stability.
     """
     cores = np.zeros_like(stable)
-    left = available
+    remaining_cores = available
     for j in np.argsort(stable, kind="stable").tolist():
-        cores[j] = min(int(stable[j]), left)
-        left -= int(cores[j])
+        cores[j] = min(int(stable[j]), remaining_cores)
+        remaining_cores -= int(cores[j])
     return cores

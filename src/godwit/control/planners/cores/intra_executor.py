@@ -67,28 +67,31 @@ class _Lanes:
 
     def __init__(self, load: FloatArray, lane_of: IntArray, num_lanes: int) -> None:
         self.lane_of = lane_of
-        self._weight = load
+        self._key_group_load = load
         self._load: list[float] = np.bincount(lane_of, weights=load, minlength=num_lanes).tolist()
-        self._busiest = [(-x, lane) for lane, x in enumerate(self._load)]
-        self._idlest = [(x, lane) for lane, x in enumerate(self._load)]
-        heapq.heapify(self._busiest)
-        heapq.heapify(self._idlest)
-        self._sorted: dict[int, list[tuple[float, int]]] = {}
+        self._busiest_heap = [(-x, lane) for lane, x in enumerate(self._load)]
+        self._idlest_heap = [(x, lane) for lane, x in enumerate(self._load)]
+        heapq.heapify(self._busiest_heap)
+        heapq.heapify(self._idlest_heap)
+        self._sorted_key_groups: dict[int, list[tuple[float, int]]] = {}
 
     def balance(self, limit: float, max_moves: int | None) -> None:
         """Move key groups from the busiest lane to the idlest until its load is at most `limit`."""
-        left = len(self.lane_of) * len(self._load) if max_moves is None else max_moves
-        while left > 0:
-            source, target = self._top(self._busiest, -1), self._top(self._idlest, 1)
+        remaining_moves = len(self.lane_of) * len(self._load) if max_moves is None else max_moves
+        while remaining_moves > 0:
+            source, target = (
+                self._top_lane(self._busiest_heap, -1),
+                self._top_lane(self._idlest_heap, 1),
+            )
             if self._load[source] <= limit:
                 return
             position = self._best_position(source, self._load[source] - self._load[target])
             if position < 0:
                 return
-            self._reassign(source, position, target)
-            left -= 1
+            self._move_key_group(source, position, target)
+            remaining_moves -= 1
 
-    def _top(self, heap: list[tuple[float, int]], sign: int) -> int:
+    def _top_lane(self, heap: list[tuple[float, int]], sign: int) -> int:
         """Return the lane at the top of a heap of (load·`sign`, lane).
 
         Outdated entries are removed.
@@ -101,41 +104,41 @@ class _Lanes:
 
     def _key_groups(self, lane: int) -> list[tuple[float, int]]:
         """Return load and number of each key group of a lane, ascending."""
-        if lane not in self._sorted:
-            mine = np.flatnonzero(self.lane_of == lane)
-            self._sorted[lane] = sorted(
-                zip(self._weight[mine].tolist(), mine.tolist(), strict=True)
+        if lane not in self._sorted_key_groups:
+            key_groups = np.flatnonzero(self.lane_of == lane)
+            self._sorted_key_groups[lane] = sorted(
+                zip(self._key_group_load[key_groups].tolist(), key_groups.tolist(), strict=True)
             )
-        return self._sorted[lane]
+        return self._sorted_key_groups[lane]
 
     def _best_position(self, source: int, difference: float) -> int:
         """Return the position, in a lane's list, of the key group whose move evens most; -1: none.
 
         `difference`: load of lane `source` minus that of the lane it goes to.
         """
-        mine = self._key_groups(source)
+        key_groups = self._key_groups(source)
         half = difference / 2
-        position = bisect_left(mine, (half, -1))
+        position = bisect_left(key_groups, (half, -1))
         best, nearest = -1, half * (1 - 1e-12)
         for candidate in (position - 1, position):
-            if 0 <= candidate < len(mine):
-                away = abs(mine[candidate][0] - half)
+            if 0 <= candidate < len(key_groups):
+                away = abs(key_groups[candidate][0] - half)
                 if away < nearest:
                     best, nearest = candidate, away
         if best >= 0:  # of equal loads the lowest key group
-            best = bisect_left(mine, (mine[best][0], -1))
+            best = bisect_left(key_groups, (key_groups[best][0], -1))
         return best
 
-    def _reassign(self, source: int, position: int, target: int) -> None:
+    def _move_key_group(self, source: int, position: int, target: int) -> None:
         """Move the key group at position `position` of lane `source`'s list to lane `target`."""
-        weight, key_group = self._sorted[source].pop(position)
-        if target in self._sorted:
-            insort(self._sorted[target], (weight, key_group))
+        weight, key_group = self._sorted_key_groups[source].pop(position)
+        if target in self._sorted_key_groups:
+            insort(self._sorted_key_groups[target], (weight, key_group))
         self.lane_of[key_group] = target
         for lane, change in ((source, -weight), (target, weight)):
             self._load[lane] += change
-            heapq.heappush(self._busiest, (-self._load[lane], lane))
-            heapq.heappush(self._idlest, (self._load[lane], lane))
+            heapq.heappush(self._busiest_heap, (-self._load[lane], lane))
+            heapq.heappush(self._idlest_heap, (self._load[lane], lane))
 
 
 def plan_intra_executor(problem: Problem) -> Solution:
