@@ -143,7 +143,7 @@ def buffer_suspended_rows(
 
     `waits`: mask of suspended key groups.
     """
-    if not waits[rows.key_groups].any():
+    if not waits.any() or not waits[rows.key_groups].any():
         return rows
     if rows.operator.mergeable:
         rows = rows.pre_aggregated()

@@ -58,6 +58,7 @@ _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
 _DIGEST = struct.Struct("<Q")
 _MAX_CHUNK_ROWS = 1_000_000
+_FEW_PLACES = 4  # one search for each takes less time than a sort of all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +366,11 @@ def split_by_place(
     if len(used) == 1:
         yield int(used[0]), batch
         return
-    # 16 bits make NumPy's stable sort a radix sort.
-    order = np.argsort(places.astype(np.uint16), kind="stable")
+    if len(used) <= _FEW_PLACES:
+        order = np.concatenate([np.flatnonzero(places == place) for place in used])
+    else:  # NumPy's stable sort is a radix sort for 8 and 16 bits
+        narrow = np.uint8 if len(counts) <= 2**8 else np.uint16
+        order = np.argsort(places.astype(narrow), kind="stable")
     batch = take_rows(batch, order)
     ends = np.cumsum(counts[used])
     for place, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.support.lane_flows import flow_of, rows_of, summed, sums
 from tests.support.manual_run import ManualRun
 
 from godwit.columns.hashing import hash_keys
-from godwit.engine.lane.wire import Header, Shipment, ship, unpack_rows
+from godwit.engine.lane.wire import Header, Shipment, ship, split_by_place, unpack_rows
 from godwit.model.key_groups import key_groups_of
 from godwit.operators import aggregates as gw
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream
 
 NUM_KEY_GROUPS = 16
+
+
+@pytest.mark.parametrize("num_places", [2, 5, 300])
+def test_each_lane_gets_its_rows_in_their_order(num_places: int) -> None:
+    places = np.random.default_rng(1).integers(0, num_places, 5000).astype(np.int32)
+    rows = pa.record_batch({"row": np.arange(5000)})
+    split = {place: part.column(0).to_pylist() for place, part in split_by_place(rows, places)}
+    assert split == {p: np.flatnonzero(places == p).tolist() for p in np.unique(places).tolist()}
 
 
 @pytest.mark.parametrize("keys", [5, 100_000], ids=["repeating", "distinct"])
