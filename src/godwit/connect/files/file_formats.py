@@ -251,11 +251,12 @@ class ParquetFormat(_RowFormat):
             schema = pa.schema([stored.field(name) for name in names])
             restore = times_of(opened, stored, names)
             repeated = _repeated_text(opened.metadata, schema, groups)
-            reader, batch_rows = opened, _large_batch_rows(opened.metadata, groups)
+            reader, batch_rows = opened, _BATCH_ROWS
             if repeated:
                 reader = self._open(
                     directory, part.file, metadata=opened.metadata, repeated=repeated
                 )
+                batch_rows = _large_batch_rows(opened.metadata, groups)
             # Arrow cannot join the nested dictionaries of several row groups.
             one_by_one = any(
                 pa.types.is_nested(f.type) and has_leaf(f.type, pa.types.is_dictionary)
