@@ -141,7 +141,8 @@ class PartialCopies:
             return
         self.began = True
         known = self._chains_read_from()
-        if (prepared := PreparedIndex.load(self._local.path)) is not None:
+        prepared = PreparedIndex.load(self._local.path, self._directory)
+        if prepared is not None:
             chains.adopt(prepared)
             known.blocks.verified = VerifiedBlocks(self._storage, prepared)
         known.add(chains, chains.versions >= 0)
@@ -150,8 +151,10 @@ class PartialCopies:
         hashes = distinct(touched.hashes[(chains.versions >= 0)[of_hashes]])
         if not self._bound_bytes:
             self._homes = self._local.spare_homes(self._homes)
-        self._fetch_entries_of_keys(present, known, hashes)
-        known.blocks.verified = None  # of most blocks, which are mapped now
+        try:
+            self._fetch_entries_of_keys(present, known, hashes)
+        finally:
+            known.blocks.verified = None  # of most blocks, which are mapped now
         self._check_reached(present, known)
         known.remember_fetched(present, self._local.serials, hashes)
 
@@ -372,12 +375,27 @@ def prepare(
 ) -> None:
     """Verify and index the blocks of absent key groups, for lanes that will begin partial copies.
 
-    `segments`, `snapshots`: from the beginning to the committed `epoch`.
+    `segments`, `snapshots`: from the beginning to the committed `epoch`. Nothing remains if lanes
+    have made whole copies meanwhile, as after key groups have switched without an index.
     """
-    chains = StoredChains(segments, snapshots, key_groups, None)
-    if storage.maps and chains.num_blocks <= _MAX_BLOCKS:
-        cache = BatchCache(storage, max_bytes=_CACHE_BYTES, counts_mapped=False)
-        chains.prepare(cache, epoch).save(local.path)
+    wanted = np.flatnonzero(key_groups)
+    absent = key_group_mask(wanted[local.refresh(wanted) < 0], local.num_key_groups)
+    chains = StoredChains(segments, snapshots, absent, local.path)
+    if not storage.maps or not 0 < chains.num_blocks <= _MAX_BLOCKS:
+        return
+    cache = BatchCache(storage, max_bytes=_CACHE_BYTES, counts_mapped=False)
+    chains.prepare(cache, epoch).save(local.path)
+    wanted = np.flatnonzero(absent)
+    if (local.refresh(wanted) >= 0).all() and (local.bases[wanted] < 0).all():
+        PreparedIndex.remove(local.path)
+
+
+def drop(local: LocalState, key_groups: Integers) -> None:
+    """Delete copies of key groups; without partial copies then, the index is deleted too."""
+    local.drop(key_groups)
+    local.refresh(np.arange(local.num_key_groups))
+    if not (local.bases >= 0).any():
+        PreparedIndex.remove(local.path)
 
 
 class _Known:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun
+from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, in_mapped_file
 from godwit.store.image import storage_full
 
 if TYPE_CHECKING:
@@ -129,8 +129,11 @@ class PreparedIndex:
                 temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, directory: Path) -> PreparedIndex | None:
-        """Return the index in a directory; ``None`` if there is none that can be read."""
+    def load(cls, directory: Path, place_in: Path | None = None) -> PreparedIndex | None:
+        """Return the index in a directory; ``None`` if there is none that can be read.
+
+        `place_in`: directory of mapped files for the codes; ``None``: they are in memory.
+        """
         try:
             with (
                 (directory / _NAME).open("rb") as file,
@@ -145,7 +148,7 @@ class PreparedIndex:
                     )
                     run = SortedRun(
                         key_groups=key_groups,
-                        codes=codes,
+                        codes=in_mapped_file(codes, place_in),
                         starts=starts,
                         firsts=firsts,
                         owners=owners,

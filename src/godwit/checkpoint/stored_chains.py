@@ -345,7 +345,7 @@ class StoredChains:
             number = int(self._part_of.max()) + 1
             self._part_of[some] = number
             self._parts[number] = _Part(
-                runs=[indexed_part.run.renumbered(renumbered, self._directory)],
+                runs=[indexed_part.run.renumbered(renumbered)],
                 covered=covered,
                 num_keys=indexed_part.num_keys * len(some) // len(own),
             )

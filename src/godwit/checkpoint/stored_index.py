@@ -111,7 +111,7 @@ class SortedRun:
             codes.sort(kind="stable")
         return cls(
             key_groups=key_groups,
-            codes=_in_mapped_file(codes, directory),
+            codes=in_mapped_file(codes, directory),
             starts=starts,
             firsts=np.concatenate(firsts),
             owners=np.concatenate(owners),
@@ -123,16 +123,15 @@ class SortedRun:
         codes.sort(kind="stable")  # which merges sorted parts
         return SortedRun(
             key_groups=self.key_groups,
-            codes=_in_mapped_file(codes, directory),
+            codes=in_mapped_file(codes, directory),
             starts=np.concatenate((self.starts[:-1], newer.starts + self.num_rows)),
             firsts=np.concatenate((self.firsts, newer.firsts)),
             owners=np.concatenate((self.owners, newer.owners)),
         )
 
-    def renumbered(self, numbers: Integers, directory: Path | None) -> SortedRun:
+    def renumbered(self, numbers: Integers) -> SortedRun:
         """Return the run with other numbers of blocks, in the same order."""
-        codes = _in_mapped_file(self.codes, directory)
-        return replace(self, codes=codes, owners=numbers[self.owners])
+        return replace(self, owners=numbers[self.owners])
 
     def find(self, hashes: Integers) -> tuple[Integers, Integers]:
         """Return numbers of blocks, and positions there, of all rows with hashes, and of a few.
@@ -182,7 +181,7 @@ def _is_unsorted(codes: Codes) -> bool:
     return bool((codes[1:] < codes[:-1]).any())
 
 
-def _in_mapped_file(codes: Codes, directory: Path | None) -> Codes:
+def in_mapped_file(codes: Codes, directory: Path | None) -> Codes:
     """Return many codes in a mapped file without a name in a directory, if there is one.
 
     So the kernel can take their memory back; the file is gone with them, or with the process.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.checkpoint.hydration import catch_up_copies, pack_copies, recover_chains, unpack_copies
-from godwit.checkpoint.partial_copies import prepare
+from godwit.checkpoint.partial_copies import drop, prepare
 from godwit.migration.coordinator import Warmed
 from godwit.migration.sources import Delivery
 from godwit.model.errors import MigrationError
@@ -193,6 +193,11 @@ def receive_copies(
         local.replace(copies, tables)
         versions.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
     return versions
+
+
+def drop_copies(local: LocalState, key_groups: Iterable[int]) -> None:
+    """Delete copies of one state, and its index if no lane will use it."""
+    drop(local, np.array(sorted(key_groups), np.int64))
 
 
 def _default_tables(local: LocalState, lanes: int) -> npt.NDArray[np.int32]:

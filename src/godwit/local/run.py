@@ -15,11 +15,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.engine.cluster import Executor, SourceBatch
-from godwit.engine.copies import receive_copies, send_copies, warm_copies, warm_states
+from godwit.engine.copies import (
+    drop_copies,
+    receive_copies,
+    send_copies,
+    warm_copies,
+    warm_states,
+)
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.flow_run import FlowRun, announce_problems
 from godwit.engine.lane.executor import close_local_store, local_state, local_store_root
@@ -487,7 +491,7 @@ class LocalRun(FlowRun):
     def _drop(self, order: DropCopies) -> None:
         """Delete the copies of an order."""
         for state in order.states:
-            self._local_state(order.executor, state).drop(np.array(sorted(order.key_groups)))
+            drop_copies(self._local_state(order.executor, state), order.key_groups)
 
     def _local_state(self, executor: str, state: StateId) -> LocalState:
         """Return one state in the local store of an executor."""

@@ -427,11 +427,13 @@ class TrackedComponent:
         if migration is None:
             return
         before = migration.withdrawn
+        unused: dict[str, list[int]] = {}
         for g, move in list(migration.moves.items()):
             if onto in (None, move.destination) and only in (None, g):
                 del migration.moves[g]
                 migration.withdrawn += 1
-        unused: dict[str, list[int]] = {}
+                if migration.indexing is not None:  # the index goes with the copies
+                    unused.setdefault(move.destination, []).append(g)
         for g, transfer in sorted(self.transfers.items()):
             concerned = onto in (None, transfer.destination) and only in (None, g)
             if transfer.planned and concerned:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from tests.support.key_tables import NUM_KEY_GROUPS, group_of
 from tests.unit.checkpoint.test_partial_copies import KEYS, counts_of, filled, new_store, none
 
-from godwit.checkpoint import partial_copies
+from godwit.checkpoint import partial_copies, stored_index
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.prepared_index import PreparedIndex
 from godwit.model.errors import CorruptCheckpointError, StorageFullError
@@ -147,6 +148,73 @@ def test_a_writer_that_fails_leaves_no_file(
     assert not [path for path in (tmp_path / "local").rglob("*") if path.is_file()]
     monkeypatch.undo()
     check(history, tmp_path)
+
+
+def test_nothing_is_indexed_that_lanes_have_read_meanwhile(tmp_path: Path) -> None:
+    history = filled(tmp_path)
+    history.bring(new_store(tmp_path / "local"), None, none())
+    history.prepare(new_store(tmp_path / "local"))
+    assert not list((tmp_path / "local").rglob(INDEX))
+
+
+def test_an_index_that_is_late_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, save = filled(tmp_path), PreparedIndex.save
+
+    def late(index: PreparedIndex, directory: Path) -> None:
+        history.bring(new_store(tmp_path / "local"), None, none())
+        save(index, directory)
+
+    monkeypatch.setattr(PreparedIndex, "save", late)
+    history.prepare(new_store(tmp_path / "local"))
+    assert not list((tmp_path / "local").rglob(INDEX))
+
+
+def test_an_index_is_dropped_with_copies_unless_others_are_partial(tmp_path: Path) -> None:
+    history = prepared(tmp_path)
+    local = new_store(tmp_path / "local")
+    history.bring(local, KEYS, none())
+    some = np.flatnonzero(local.bases >= 0)
+    partial_copies.drop(new_store(tmp_path / "local"), some[:1])
+    assert index_of(tmp_path).exists()
+    partial_copies.drop(new_store(tmp_path / "local"), some)
+    assert not list((tmp_path / "local").rglob(INDEX))
+
+
+def test_codes_are_mapped_where_memory_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("godwit.checkpoint.stored_index._MIN_BYTES", 1)
+    built, place = list[bool](), stored_index.in_mapped_file
+
+    def placed(codes: Any, directory: Path | None) -> Any:
+        built.append(directory is not None)
+        return place(codes, directory)
+
+    monkeypatch.setattr(stored_index, "in_mapped_file", placed)
+    history = prepared(tmp_path)
+    assert built
+    assert all(built)
+    index = PreparedIndex.load(index_of(tmp_path).parent, tmp_path)
+    assert index is not None
+    assert index.parts
+    assert not any(part.run.codes.flags.writeable for part in index.parts)
+    local = new_store(tmp_path / "local")
+    history.bring(local, KEYS, none(), bound=1 << 30)
+    assert counts_of(local, KEYS) == history.truth
+
+
+def test_an_attempt_that_fails_trusts_blocks_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, local = prepared(tmp_path), new_store(tmp_path / "local")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise StorageFullError("The disk is full.")
+
+    monkeypatch.setattr(local, "fill", fail)
+    with pytest.raises(StorageFullError):
+        history.bring(local, KEYS, none())
+    assert partial_copies._known[local].blocks.verified is None
 
 
 def test_what_another_machine_may_delete_is_not_indexed(

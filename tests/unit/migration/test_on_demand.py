@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.migration.test_protocol import assignment, end, suspend, switch, warm
+from tests.unit.migration.test_protocol import assignment, drop, end, suspend, switch, warm
 
 from godwit.migration import Bounds, LossPolicy, Policy, Strategy
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.copies import Copies
 from godwit.migration.messages import (
     Announce,
+    DropCopies,
     MigrationRequested,
     RunStarted,
     StartWarming,
@@ -114,6 +115,16 @@ def test_key_groups_switch_after_two_seconds_though_they_are_not_indexed() -> No
     assert run.warmed(index("c", (0, 1)), {}) == ()  # late
     assert end(moved=2) in run_epoch(run, 12)
     assert run.warmed(index("c", (0, 1)), {}) == ()
+
+
+def test_the_index_of_a_cancelled_migration_is_deleted() -> None:
+    run = protocol()
+    run.migrate(request(run, "bbccbb"))
+    orders = run.cancel("m", "not needed")
+    assert [order for order in orders if isinstance(order, DropCopies)] == [
+        drop("b", 0, 1),
+        drop("c", 2, 3),
+    ]
 
 
 def test_a_lost_destination_is_waited_for_no_longer() -> None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from godwit.engine import copies
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.model.errors import GodwitError, MigrationError
@@ -83,6 +81,9 @@ def warm_copies(
     def warm(_index: int) -> Iterator[Any]:
         """Warm the copies, on the executor."""
         executor = current_executor(request.executor)
+        if executor != request.executor:
+            yield pickle.dumps((executor, None))
+            return
         warmed = partial(
             copies.warm_copies,
             request.local_state(executor),
@@ -153,7 +154,7 @@ def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkCon
         """Delete the copies, on the executor."""
         executor = current_executor(request.executor)
         if executor == request.executor:
-            request.local_state(executor).drop(np.array(sorted(key_groups)))
+            copies.drop_copies(request.local_state(executor), key_groups)
         yield pickle.dumps((executor, None))
 
     _run_on_executor(request, drop, spark)
