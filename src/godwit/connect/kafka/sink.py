@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -333,16 +332,13 @@ class KafkaSink(TargetSink):
             producer = self._connected_producer()
             try:
                 producer.begin_transaction()
-                wait_for_epoch = self._record_epoch(producer, entry)
                 try:
                     write(producer)
                     self._check_delivered()
                 except BaseException:
-                    with suppress(KafkaException):
-                        wait_for_epoch()  # a transaction takes one call at a time
                     self._abort_transaction(producer)
                     raise
-                wait_for_epoch()
+                self._record_epoch(producer, entry)
                 self._commit_transaction(producer)
             except KafkaException as error:
                 self._prepare_retry(error, start_s, last=attempt == _ATTEMPTS)
@@ -351,11 +347,8 @@ class KafkaSink(TargetSink):
             else:
                 return
 
-    def _record_epoch(self, producer: Producer, entry: TopicPartition) -> Callable[[], None]:
+    def _record_epoch(self, producer: Producer, entry: TopicPartition) -> None:
         """Add the epoch's number (`entry`) to the transaction, as an offset of the consumer group.
-
-        Returns a function that waits for the answer. Messages are sent meanwhile: number and
-        messages count together or not at all, in whichever order they reach the cluster.
 
         librdkafka waits here without end, whatever time-out it is given, for a coordinator of the
         group that has left the cluster (its issues 5456 and 5511, as of version 2.16). So another
@@ -374,18 +367,14 @@ class KafkaSink(TargetSink):
             else:
                 answers.put(None)
 
-        def wait() -> None:
-            """Wait for the answer, and raise its error."""
-            try:
-                error = answers.get(timeout=timeout_s + _GRACE_S)
-            except Empty:
-                why = f"no answer to the transaction's offsets within {timeout_s:g} s"
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None  # noqa: SLF001
-            if error is not None:
-                raise error
-
         threading.Thread(target=send, name="godwit-kafka-offsets", daemon=True).start()
-        return wait
+        try:
+            error = answers.get(timeout=timeout_s + _GRACE_S)
+        except Empty:
+            why = f"no answer to the transaction's offsets within {timeout_s:g} s"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None  # noqa: SLF001
+        if error is not None:
+            raise error
 
     def _commit_transaction(self, producer: Producer) -> None:
         """Commit the transaction; without an answer, repeat the commit, which is idempotent."""
@@ -461,7 +450,7 @@ class KafkaSink(TargetSink):
             return self._producer
         start_s = time.monotonic()
         chosen: dict[str, Any] = {
-            "linger.ms": 1,
+            "linger.ms": 5,
             "partitioner": self._partitioner,
             "message.max.bytes": min(max(self._max_bytes, 1_000_000), 1_000_000_000),
         }
