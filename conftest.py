@@ -115,9 +115,9 @@ _BY_FILE = (
         f"tests/unit/{place}"
         for place in (
             *("adopt", "api", "arena", "checkpoint", "cli", "columns", "connect/delta/test_on_s3"),
-            *("connect/formats", "engine", "migration", "model", "operators", "ops", "placement"),
-            *("plan/", "runtime", "sinks", "sources", "spark", "store", "test_doc"),
-            *("test_mistakes", "test_words", "time", "values"),
+            *("connect/files", "connect/formats", "engine", "migration", "model", "operators"),
+            *("ops", "placement", "plan/", "runtime", "sinks", "sources", "spark", "store"),
+            *("test_doc", "test_mistakes", "test_words", "time", "values"),
         )
     ),
     "tests/programs/test_site",

@@ -386,12 +386,12 @@ class DecisionJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCorrected(Decision):
-    """The scaling model is corrected, or is no longer, since it calls too few executors sufficient.
+    """The scaling model called too few executors sufficient and is corrected, or needs it no longer.
 
     Attributes
     ----------
     factor
-        Factor on the figures that the model predicts from now on; 1: it is no longer corrected.
+        Factor on the figures that the model predicts from now on; 1: as without a correction.
     executors
         Number of executors that it is wrong about.
     measured, predicted, target
