@@ -28,12 +28,12 @@ from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.settings import Lanes
-from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun
 from godwit.local.sources import lane_inputs
 from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
 from godwit.operators.hot_keys.orders import parts_for
 from godwit.operators.states.declared import ValueState
+from godwit.ops.state_view import view_state
 
 if TYPE_CHECKING:
     from godwit.columns.python_values import KeyRows

@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.operators.windows.rows import rows
     from godwit.operators.windows.spec import hopping, session, tumbling
+    from godwit.ops.read_state import read_state
     from godwit.runtime.settings import Checkpointing, Observability, Sizing
     from godwit.runtime.several import await_all
     from godwit.sources import formats
     from godwit.spark.flow import Flow
-    from godwit.spark.read_state import read_state
 
 # a flow; what it reads, and what it writes
 __all__ = [
@@ -157,7 +157,7 @@ _HOMES = {
     "godwit.adopt.explain": ("explain",),
     "godwit.adopt.writer": ("read_plan", "sql", "write_stream"),
     "godwit.spark.flow": ("Flow",),
-    "godwit.spark.read_state": ("read_state",),
+    "godwit.ops.read_state": ("read_state",),
     "godwit.runtime.several": ("await_all",),
     "godwit.runtime.settings": ("Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),

@@ -39,13 +39,13 @@ from godwit.checkpoint.records import BatchRef, Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
-from godwit.engine.state_view import view_state
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Policy, Strategy
 from godwit.migration.messages import MigrationRequested
 from godwit.model.assignment import Assignment
 from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, key_group_of_part
+from godwit.ops.state_view import view_state
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
-from godwit.engine.query_state import QueryState, QueryStates
+from godwit.ops.query_state import QueryState, QueryStates
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.placement import QueryPlacement
 from godwit.runtime.regrouping import PendingRegrouping, QueryComponents

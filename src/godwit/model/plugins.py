@@ -167,7 +167,7 @@ def member(
         unknown, since it is not installed, the error says so.
     """
     if name in own:
-        return getattr(import_module(own[name]), name)
+        return in_district(own[name], name)
     added = names(group)
     if name in added or name in absent(group):
         return load(group, name)
@@ -180,6 +180,14 @@ def member(
         )
     calls = [call for call in known if call.islower()]
     raise no_such_name(module, name, sorted([*calls, *added]), meant)
+
+
+def in_district(module: str, name: str) -> Any:
+    """Import and return what a module of this distribution has that the core does not import.
+
+    `module`: one that no other package would replace, so no metadata have to name it.
+    """
+    return getattr(import_module(module), name)
 
 
 def _has_own(group: Group) -> bool:

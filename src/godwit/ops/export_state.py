@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.state_view import NoStateError, view_state
 from godwit.model.errors import CheckpointError, InvalidInputError
 from godwit.model.naming import did_you_mean, listing
 from godwit.model.text import counted, printable
+from godwit.ops.state_view import NoStateError, view_state
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from godwit.model import plugins
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.engine.query_state import QueryState
+    from godwit.ops.query_state import QueryState
     from godwit.plan.compiled import CompiledFlow
     from godwit.runtime.dispatcher import Recorder
     from godwit.runtime.settings import Options

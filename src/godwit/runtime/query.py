@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from godwit.migration.strategy import Strategy
-from godwit.model import events
+from godwit.model import events, plugins
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.log_lines import name_queries
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from godwit.engine.query_state import QueryState, QueryStates
     from godwit.migration.strategy import Bounds
     from godwit.model.events import Event
+    from godwit.ops.query_state import QueryState, QueryStates
     from godwit.placement import Limits
     from godwit.runtime.dispatcher import EventDispatcher
     from godwit.runtime.lifecycle import EpochDriver
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.runtime.scaling import Scaling
 
 _ENDING_S = 15.0
+_LOOK_UPS = "godwit.ops.query_state"
 _open: set[Query] = set()
 """Queries of this process that hold the lease on a checkpoint."""
 
@@ -597,9 +598,8 @@ class Query:
         >>> query.state("by_plane").get("N1")["plane"]
         'N1'
         """
-        from godwit.engine.query_state import QueryState  # noqa: PLC0415  few ask
-
-        return QueryState(self._run, operator, state)
+        look_up: type[QueryState] = plugins.in_district(_LOOK_UPS, "QueryState")
+        return look_up(self._run, operator, state)
 
     def states(self, *operators: str) -> QueryStates:
         """Return the states of several operators, for look-ups of all of them at one epoch.
@@ -619,9 +619,8 @@ class Query:
         >>> query.states("by_plane").get({"by_plane": "N1"})["by_plane"]["plane"]
         'N1'
         """
-        from godwit.engine.query_state import QueryStates  # noqa: PLC0415  few ask
-
-        return QueryStates({name: self.state(name) for name in operators})
+        look_up: type[QueryStates] = plugins.in_district(_LOOK_UPS, "QueryStates")
+        return look_up({name: self.state(name) for name in operators})
 
     def explain(self) -> None:
         """Print the plan, as `Flow.explain` does, with the components as they are now.

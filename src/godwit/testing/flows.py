@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in, map_rows
-from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.epochs import take_back
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
@@ -34,7 +33,7 @@ from godwit.engine.settings import Lanes
 from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
-from godwit.model import events
+from godwit.model import events, plugins
 from godwit.model.errors import (
     InvalidFlowError,
     InvalidInputError,
@@ -878,16 +877,11 @@ class Run:
         >>> played.state("by_plane").column_names
         ['key_group', 'plane', 'total']
         """
-        from godwit.engine.state_view import NoStateError, view_state  # noqa: PLC0415  not by all
-
         self.flow.operator(operator)
-        try:
-            view = view_state(self._storage, operator, epoch, state)
-        except NoStateError:
-            return pa.table({})
-        cache = BatchCache(self._storage)
-        batches = [view.read(chain, cache) for chain in view.chains]
-        return pa.Table.from_batches(batches, view.schema)
+        table: pa.Table = plugins.in_district("godwit.ops.state_view", "state_table")(
+            self._storage, operator, epoch, state
+        )
+        return table
 
     @property
     def late(self) -> list[RowsLeftOut]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
-from godwit.engine.query_state import EPOCH, QueryState
-from godwit.engine.state_view import NoStateError, UnknownStateError
 from godwit.model.errors import InvalidInputError
 from godwit.ops.page.stored_state import StoredStates
+from godwit.ops.query_state import EPOCH, QueryState
+from godwit.ops.state_view import NoStateError, UnknownStateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

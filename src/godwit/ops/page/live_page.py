@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.query_state import QueryState
+    from godwit.ops.query_state import QueryState
     from godwit.ops.run_state import Frame
 
 _logger = logging.getLogger("godwit")

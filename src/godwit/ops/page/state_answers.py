@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from godwit.connect.formats.message_formats import JsonMessages, UnwritableError
 from godwit.connect.formats.text_values import load_json
-from godwit.engine.query_state import EPOCH, QueryStates
-from godwit.engine.state_view import NoStateError, SeveralStatesError, UnknownStateError
 from godwit.model.errors import CheckpointError, GodwitError, InvalidFlowError, InvalidInputError
+from godwit.ops.query_state import EPOCH, QueryStates
+from godwit.ops.state_view import NoStateError, SeveralStatesError, UnknownStateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -26,18 +26,18 @@ from godwit.checkpoint.ownership import stored_identity
 from godwit.checkpoint.records import COMMITS
 from godwit.columns.hashing import canonical_keys, hash_keys, hash_placed
 from godwit.columns.whole_stream import visible_names
-from godwit.engine.asked_keys import AskedKeys, is_among, one_batch
-from godwit.engine.query_state import EPOCH
-from godwit.engine.state_view import view_of
 from godwit.model.errors import EpochCollectedError
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.hot_keys.grid import PART
+from godwit.ops.asked_keys import AskedKeys, is_among, one_batch
+from godwit.ops.query_state import EPOCH
+from godwit.ops.state_view import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.state_view import StateReader
+    from godwit.ops.state_view import StateReader
 
 T = TypeVar("T")
 

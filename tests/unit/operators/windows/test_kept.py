@@ -12,12 +12,12 @@ from tests.oracles.windows import Windows
 from tests.support.window_flows import TIME, WindowedRun
 
 import godwit as gw
-from godwit.engine.state_view import without_derived
 from godwit.operators.windows import consolidation as planning
 from godwit.operators.windows.closing import Pieces
 from godwit.operators.windows.compute import SPAN, WindowedCompute
 from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import PANE
+from godwit.ops.state_view import without_derived
 from godwit.store.changes import StateRows
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow

@@ -16,8 +16,8 @@ import pytest
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.query_state import QueryState
 from godwit.ops.page.live_page import PageServer
+from godwit.ops.query_state import QueryState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

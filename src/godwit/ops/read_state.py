@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.state_view import view_state
 from godwit.model.frames import user_call
+from godwit.ops.state_view import view_state
 from godwit.spark.platform.pyspark_versions import spark_schema_of
 from godwit.spark.platform.sessions import check_session
 

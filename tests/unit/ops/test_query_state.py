@@ -12,9 +12,9 @@ import pytest
 from tests.support.rounds import rounds
 
 import godwit as gw
-from godwit.engine.query_state import QueryState, QueryStates
 from godwit.model.errors import InvalidInputError
 from godwit.ops.page.stored_state import StoredStates
+from godwit.ops.query_state import QueryState, QueryStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 from godwit.checkpoint.blocks import read_batch
 from godwit.checkpoint.collection import reading_while_collected
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc, read_chain
+from godwit.checkpoint.entries import (
+    BatchCache,
+    ColumnsByName,
+    EntryLayout,
+    Former,
+    in_utc,
+    read_chain,
+)
 from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from godwit.checkpoint.chains import Chains, KeyGroupChain
-    from godwit.checkpoint.entries import BatchCache
     from godwit.checkpoint.evolution import StateDescription, WrittenState
     from godwit.checkpoint.records import CommitRecord
     from godwit.checkpoint.storage import CheckpointStorage
@@ -109,6 +115,18 @@ def view_state(
 ) -> StateReader:
     """Return a reader of an operator's state; see `godwit.read_state` for parameters and errors."""
     return view_of(CommitLog.open_read_only(storage), operator, epoch, state)
+
+
+def state_table(
+    storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
+) -> pa.Table:
+    """Return an operator's state, as `view_state` reads it; an empty table if it has none yet."""
+    try:
+        view = view_state(storage, operator, epoch, state)
+    except NoStateError:
+        return pa.table({})
+    cache = BatchCache(storage)
+    return pa.Table.from_batches([view.read(chain, cache) for chain in view.chains], view.schema)
 
 
 def view_of(log: CommitLog, operator: str, epoch: int | None, state: str | None) -> StateReader:

@@ -31,8 +31,6 @@ from godwit.checkpoint.hydration import catch_up_copies, rows_of_segment
 from godwit.checkpoint.records import StateId
 from godwit.columns.hashing import canonical_keys
 from godwit.columns.python_values import python_values
-from godwit.engine.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
-from godwit.engine.state_view import NoStateError, shown_at, view_state, with_null_part
 from godwit.model.errors import EpochCollectedError, EpochFailedError, InvalidInputError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import key_group_mask, key_groups_of
@@ -41,6 +39,8 @@ from godwit.operators.hot_keys.grid import PART, hash_undivided
 from godwit.operators.hot_keys.parts import merged_parts, part_state_of
 from godwit.operators.windows.slots import Slots
 from godwit.operators.windows.two_phase import ComputePart, merge_slots
+from godwit.ops.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
+from godwit.ops.state_view import NoStateError, shown_at, view_state, with_null_part
 from godwit.store.changes import StateRows
 from godwit.store.local_store import LocalState
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import CommitRecord, SegmentRef
     from godwit.engine.flow_run import FlowRun
-    from godwit.engine.state_view import StateReader
     from godwit.operators.operator import KeyedOperator
+    from godwit.ops.state_view import StateReader
 
 _ATTEMPTS: Final = 5  # files that a look-up is about to read may be collected
 _AT_ONCE: Final = 16  # key groups of a scan

@@ -10,7 +10,7 @@ from tests.support.restarted import TIME, Restarted
 import godwit as gw
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.records import StateId
-from godwit.engine.state_view import _layouts_without_flow, _Shown
+from godwit.ops.state_view import _layouts_without_flow, _Shown
 
 if TYPE_CHECKING:
     from pathlib import Path
