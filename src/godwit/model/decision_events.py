@@ -386,7 +386,7 @@ class DecisionJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCorrected(Decision):
-    """The scaling model called too few executors sufficient and is corrected, or needs it no longer.
+    """The scaling model called too few executors sufficient: it is corrected, or needs it no more.
 
     Attributes
     ----------
