@@ -28,11 +28,11 @@ from godwit.model.naming import lazily
 
 if TYPE_CHECKING:
     from godwit.api.stand_in import stream
+    from godwit.connect.sink_contract import check_sink
+    from godwit.connect.source_contract import check_source
     from godwit.spark.platform.local_cluster import LocalCluster
     from godwit.testing.flows import Run, cluster, run
     from godwit.testing.functions import Processed, process
-    from godwit.testing.sinks import check_sink
-    from godwit.testing.sources import check_source
 
 __all__ = [
     "LocalCluster",
@@ -51,8 +51,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
         __name__,
         {
             "godwit.api.stand_in": ("stream",),
-            "godwit.testing.sinks": ("check_sink",),
-            "godwit.testing.sources": ("check_source",),
+            "godwit.connect.sink_contract": ("check_sink",),
+            "godwit.connect.source_contract": ("check_source",),
             "godwit.spark.platform.local_cluster": ("LocalCluster",),
             "godwit.testing.flows": ("Run", "cluster", "run"),
             "godwit.testing.functions": ("Processed", "process"),

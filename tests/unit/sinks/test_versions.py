@@ -24,8 +24,8 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.columns.signed import CHANGE
+from godwit.connect.sink_contract import _CrashError, _Steps
 from godwit.model.errors import SinkError
-from godwit.testing.sinks import _CrashError, _Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
