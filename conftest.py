@@ -25,6 +25,7 @@ from tests.redis_server import redis, redis_server
 from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
 from tests.support.required import pytest_make_collect_report, pytest_runtest_makereport
+from tests.support.rounds import rounds
 from tests.support.usual_cases import leave_out_long_cases, pytest_report_header
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ settings.register_profile(
     "godwit",
     derandomize=True,
     deadline=None,
+    max_examples=rounds(40, 100),
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -124,7 +124,7 @@ def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: 
     dtype, values = TYPES[kind]
     cases = {name: (made, expected) for name, made, expected, kinds in CASES if kind in kinds}
 
-    @settings(derandomize=True, deadline=None, max_examples=rounds(13, 25), database=None)
+    @settings(derandomize=True, deadline=None, max_examples=rounds(7, 25), database=None)
     @given(epochs=streams(values), combined=st.lists(st.booleans(), min_size=3, max_size=3))
     @example(epochs=[[[("x", None), ("x", None)]]], combined=[True] * 3)
     @example(epochs=[[[]], [[(None, None)]]], combined=[False] * 3)
@@ -156,7 +156,7 @@ def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: 
     holds()
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(10, 20), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(5, 20), database=None)
 @given(
     parts=st.lists(
         st.lists(
@@ -203,7 +203,7 @@ def test_every_aggregate_with_a_condition_is_that_of_the_rows_for_which_it_holds
                 assert_same(results[key][name], expected(values) if values else of_none, scale=10.0)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(30, 60), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(12, 60), database=None)
 @given(
     data=st.data(),
     deciding=st.sampled_from(["int64", "float64", "string", "decimal"]),
@@ -255,7 +255,7 @@ def test_rows_chosen_by_another_column_stay_whole_and_ties_are_broken_by_arrival
 
 
 @pytest.mark.parametrize("kind", ["int8", "int64", "float32", "float64", "decimal"])
-@settings(derandomize=True, deadline=None, max_examples=rounds(20, 40), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(8, 40), database=None)
 @given(data=st.data(), percentage=st.floats(0, 1), error=st.sampled_from([0.001, 0.01, 0.25]))
 def test_percentiles_are_within_their_error_however_values_are_split(
     kind: str, data: st.DataObject, percentage: float, error: float
@@ -284,7 +284,7 @@ def test_percentiles_are_within_their_error_however_values_are_split(
         assert math.isclose(found, expected, rel_tol=error * (1 + 1e-9), abs_tol=1e-321)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(20, 40), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(8, 40), database=None)
 @given(parts=st.lists(st.lists(st.integers(0, 400), max_size=150), min_size=1, max_size=5))
 def test_a_sketch_depends_only_on_the_set_of_values(parts: list[list[int]]) -> None:
     # 64 registers: sketches of more than 15 values are dense, so both forms and their union occur.

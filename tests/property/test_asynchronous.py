@@ -11,7 +11,7 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(5, 10), database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(3, 10), database=None)
 ROW = st.tuples(st.sampled_from("abcdef"), st.integers(0, 9))
 EVENT = st.sampled_from(["nothing", "kill", "migrate", "restart"])
 

@@ -153,7 +153,7 @@ def as_columns(schema: Any, value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("seed", range(rounds(20, 40)))
+@pytest.mark.parametrize("seed", range(rounds(8, 40)))
 def test_drawn_messages_are_read_as_the_oracle_reads_them(seed: int) -> None:
     for round_ in range(12):
         draw = Drawing(seed * 1000 + round_)
@@ -177,7 +177,7 @@ def test_drawn_messages_are_read_as_the_oracle_reads_them(seed: int) -> None:
         assert again.rows.equals(decoded.rows)
 
 
-@pytest.mark.parametrize("seed", range(rounds(10, 20)))
+@pytest.mark.parametrize("seed", range(rounds(5, 20)))
 def test_no_damage_to_a_message_stops_the_others(seed: int) -> None:
     for round_ in range(10):
         draw = Drawing(seed * 1000 + round_)

@@ -151,7 +151,7 @@ def _flow(sink: Sink) -> CompiledFlow:
     )
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(8, 15), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(4, 15), database=None)
 @given(STEPS)
 def test_a_start_that_is_accepted_leaves_the_rows_of_its_own_epochs(
     steps: list[tuple[Any, ...]],

@@ -10,7 +10,7 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(6, 12), database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(3, 12), database=None)
 ORDER = st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["EUR", "USD", None]))
 RATE = st.tuples(st.sampled_from(["EUR", "USD", None]), st.none() | st.integers(1, 9))
 EPOCH = st.tuples(

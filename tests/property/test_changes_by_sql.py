@@ -34,7 +34,7 @@ QUERIES = {
     "orders GROUP BY customer) GROUP BY n",
     "notes": "SELECT DISTINCT note FROM orders",
 }
-SEEDS = range(rounds(6, 400))
+SEEDS = range(rounds(4, 400))
 
 
 class Table:

@@ -62,7 +62,7 @@ def is_noticed_by_reading(storage: LocalStorage) -> bool:
     return False
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(10, 20))
+@settings(derandomize=True, deadline=None, max_examples=rounds(5, 20))
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_a_changed_byte_of_any_file_is_found(seed: int, data: st.DataObject) -> None:
     with TemporaryDirectory() as directory:
@@ -81,7 +81,7 @@ def test_a_changed_byte_of_any_file_is_found(seed: int, data: st.DataObject) -> 
         assert all(finding.problem and finding.remedy for finding in report.findings)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(10, 20))
+@settings(derandomize=True, deadline=None, max_examples=rounds(5, 20))
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_a_file_that_is_cut_short_or_gone_is_found_and_cannot_be_read(
     seed: int, data: st.DataObject
@@ -106,7 +106,7 @@ def test_a_file_that_is_cut_short_or_gone_is_found_and_cannot_be_read(
             assert is_noticed_by_reading(log.storage)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(10, 20))
+@settings(derandomize=True, deadline=None, max_examples=rounds(5, 20))
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_a_changed_byte_of_a_block_is_noticed_by_whoever_reads_it(
     seed: int, data: st.DataObject

@@ -65,7 +65,7 @@ def assert_recovered(root: Path, expected: list[Model], at_least: int) -> Commit
 def test_a_crash_at_every_single_call_loses_no_committed_epoch(
     seed: int, power_loss: bool, inline: int
 ) -> None:
-    history = make_history(seed, 4)
+    history = make_history(seed, rounds(3, 4))
     expected = models(history)
     with TemporaryDirectory() as directory:
         base = Path(directory) / "whole" / "ck"
@@ -93,7 +93,7 @@ def test_a_crash_at_every_single_call_loses_no_committed_epoch(
             (base.parent / "graveyard").mkdir()
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 5), phases=[Phase.generate])
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 5), phases=[Phase.generate])
 @given(seed=st.integers(0, 10_000), inline=st.sampled_from([0, 2_500, 100_000]))
 def test_a_stream_that_crashes_again_and_again_ends_like_one_that_never_did(
     seed: int, inline: int

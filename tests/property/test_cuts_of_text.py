@@ -239,5 +239,5 @@ def check_drawn(seed: int, directory: Path) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_line_is_good_or_bad_wherever_a_file_is_cut(part: int, tmp_path: Path) -> None:
-    for seed in range(part * 40, part * 40 + rounds(20, 40)):
+    for seed in range(part * 40, part * 40 + rounds(10, 40)):
         check_drawn(seed, tmp_path)

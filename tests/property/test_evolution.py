@@ -148,7 +148,7 @@ class Evolution:
         return frozenset(g for g in range(NUM_KEY_GROUPS) if self.random.random() < share)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 6), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 6), database=None)
 @given(seed=st.integers(0, 10**9))
 def test_flows_that_change_between_runs_keep_the_state_of_what_stayed(seed: int) -> None:
     evolution = Evolution(seed)

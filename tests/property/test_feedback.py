@@ -44,7 +44,7 @@ OFTEN = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=rounds(12, 25),
+    max_examples=rounds(6, 25),
     suppress_health_check=[HealthCheck.too_slow],
 )
 

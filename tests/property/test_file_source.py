@@ -138,7 +138,7 @@ def write(path: Path, file: int, rows: int, kind: str) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in values))
 
 
-@settings(max_examples=rounds(30, 60), deadline=None)
+@settings(max_examples=rounds(12, 60), deadline=None)
 @given(kind=st.sampled_from(KINDS), max_files=st.none() | st.integers(1, 3), steps=STEPS)
 def test_every_row_of_every_file_comes_once_and_in_order_within_its_file(
     kind: str, max_files: int | None, steps: list[tuple[Any, ...]]

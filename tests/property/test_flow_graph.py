@@ -39,7 +39,7 @@ class NoSink:
     def deliver(self, output: object) -> None: ...
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(30, 60))
+@settings(derandomize=True, deadline=None, max_examples=rounds(12, 60))
 @given(st.data())
 def test_levels_grow_along_every_edge(data: st.DataObject) -> None:
     flow = Flow("f")
@@ -73,7 +73,7 @@ def test_levels_grow_along_every_edge(data: st.DataObject) -> None:
     assert list(level.values()) == sorted(level.values())
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(50, 100))
+@settings(derandomize=True, deadline=None, max_examples=rounds(20, 100))
 @given(
     st.lists(
         st.tuples(

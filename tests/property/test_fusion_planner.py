@@ -14,7 +14,7 @@ from tests.support.rounds import rounds
 
 from godwit.control.planners.fusion import FusionPlan, FusionProblem, plan_fusion
 
-profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(30, 150))
 Score = Literal["traffic", "attributes", "baseline"]
 SCORES: tuple[Score, ...] = get_args(Score)
 

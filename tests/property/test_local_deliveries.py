@@ -185,7 +185,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return play(tmp_path_factory.mktemp("undisturbed"), [])
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=rounds(20, 40))
+@settings(derandomize=True, database=None, deadline=None, max_examples=rounds(8, 40))
 @given(deaths=st.lists(DEATH, max_size=5))
 @example(deaths=[(EPOCHS - 1, "committed", False)])
 @example(deaths=[(1, "committed", False), (2, "committed", True), (2, "planned", True)])

@@ -134,7 +134,7 @@ def test_duplicates_are_dropped_as_plain_python_says_whatever_happens(seed: int)
         assert run.epoch() == waiting
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 5), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 5), database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -160,7 +160,7 @@ def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed
         both_sides(run, oracle, rng, slack)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 6), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 6), database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_pairs_within_an_interval_are_those_of_plain_python_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -344,7 +344,7 @@ class HotKeysOfStates(HotKeys):
 def test_states_of_parts_become_what_one_state_had_been(machine: type[HotKeys]) -> None:
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=rounds(5, 10), stateful_step_count=10, deadline=None),
+        settings=settings(max_examples=rounds(3, 10), stateful_step_count=10, deadline=None),
     )
 
 

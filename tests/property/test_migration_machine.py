@@ -78,7 +78,7 @@ class Adversary(RuleBasedStateMachine):
 
 
 Adversary.TestCase.settings = settings(
-    derandomize=True, deadline=None, max_examples=rounds(20, 40), stateful_step_count=40
+    derandomize=True, deadline=None, max_examples=rounds(8, 40), stateful_step_count=40
 )
 TestTheProtocolWithstandsAnAdversary = Adversary.TestCase
 

@@ -35,7 +35,7 @@ STEP = st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(4, 7), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 7), database=None)
 @given(steps=st.lists(STEP, min_size=1, max_size=8))
 def test_states_are_those_of_dicts_and_lists(steps: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as root:

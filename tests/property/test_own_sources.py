@@ -84,7 +84,7 @@ STEP = st.one_of(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=rounds(15, 30),
+    max_examples=rounds(8, 30),
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(
@@ -154,7 +154,7 @@ MIXED_STEP = st.one_of(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=rounds(13, 25),
+    max_examples=rounds(7, 25),
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(

@@ -45,7 +45,7 @@ ROW = st.tuples(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(75, 150), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(30, 150), database=None)
 @given(
     epochs=st.lists(st.lists(ROW, max_size=12), max_size=5),
     codec=st.sampled_from(["msgpack", "pickle"]),

@@ -23,7 +23,7 @@ from godwit.connect.postgres.copy import csv_rows
 from godwit.sinks.rows import last_of_each_key, without_replaced_rows
 from godwit.sinks.simple_sinks import MemorySink
 
-fixed = settings(derandomize=True, deadline=None, max_examples=rounds(30, 60))
+fixed = settings(derandomize=True, deadline=None, max_examples=rounds(12, 60))
 
 # Few values, so that keys meet.
 KEYS = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 1, None]))

@@ -18,7 +18,7 @@ from godwit.operators.process import ProcessOperator
 from godwit.values.checks import UnencodableError
 from godwit.values.codec import make_codec
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150), database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(30, 150), database=None)
 
 KINDS: dict[str, tuple[Any, Any, st.SearchStrategy[Any]]] = {
     "int": (int, 0, st.integers(-(2**50), 2**50)),

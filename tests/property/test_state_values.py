@@ -175,7 +175,7 @@ def through(state_type: Any, states: list[Any]) -> list[Any]:
     return codec.decode([memoryview(blob) for blob in codec.encode(states)])
 
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(50, 100), database=None)
+PROFILE = settings(derandomize=True, deadline=None, max_examples=rounds(20, 100), database=None)
 
 
 @PROFILE

@@ -389,7 +389,7 @@ def test_the_store_does_what_dictionaries_do() -> None:
         settings=settings(
             derandomize=True,
             deadline=None,
-            max_examples=rounds(12, 24),
+            max_examples=rounds(6, 24),
             stateful_step_count=20,
             suppress_health_check=list(HealthCheck),
         ),

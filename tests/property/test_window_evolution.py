@@ -89,7 +89,7 @@ class Run:
         return {sink: sorted(self.lanes.output(sink), key=repr) for sink in sinks}
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 6), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 6), database=None)
 @given(seed=st.integers(0, 10**9))
 def test_windows_and_timers_go_on_where_the_flow_before_left_them(seed: int) -> None:
     random = Random(seed)

@@ -61,7 +61,7 @@ def test_panes_make_exactly_the_windows_of_each_moment(kinds_: Any, data: st.Dat
     assert grid.closes(closed, until) == bool(closing)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(3, 5), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 5), database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=3, unique=True),
     st.integers(0, 15),
@@ -143,7 +143,7 @@ def _sink() -> Any:
     return FakeSink()
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(4, 8), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 8), database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=6, unique=True), st.booleans(), st.integers(0, 2**32 - 1)
 )

@@ -56,7 +56,7 @@ def goals(problem: Problem, assignments: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def test_as_many_key_groups_leave_as_can_and_loads_are_as_even_as_that_allows() -> None:
-    for seed in range(rounds(80, 320)):
+    for seed in range(rounds(30, 320)):
         problem = draining_problem(seed)
         left, distance = goals(problem, allowed_assignments(problem))
         (after,), (reached,) = goals(problem, plan_albic(problem, patience=5).assignment[None])

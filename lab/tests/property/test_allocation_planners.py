@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.placement.solution import Solution
 
 CLOSE = 1e-6
-more = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
+more = settings(derandomize=True, deadline=None, max_examples=rounds(25, 150))
 many = settings(derandomize=True, deadline=None, max_examples=rounds(15, 30))
 some = settings(derandomize=True, deadline=None, max_examples=rounds(6, 12))
 
@@ -38,7 +38,7 @@ def sides(problem: Problem, assignment: Any) -> tuple[float, float]:
 
 @pytest.mark.campaign
 def test_milp_equals_enumeration_of_hundreds_of_problems() -> None:
-    for seed in range(rounds(100, 400)):
+    for seed in range(rounds(40, 400)):
         _check_against_enumeration(random_allocation_problem(np.random.default_rng(seed)))
 
 
@@ -90,7 +90,7 @@ def test_milp_with_draining_executors_is_optimal_unless_it_has_to_drain(problem:
 
 @pytest.mark.campaign
 def test_bound_is_never_above_the_optimum_of_thousands_of_problems() -> None:
-    for seed in range(rounds(400, 1_500)):
+    for seed in range(rounds(200, 1_500)):
         problem = random_allocation_problem(np.random.default_rng(seed))
         best = best_allocation(problem)
         assert best is not None

@@ -44,7 +44,7 @@ def world(
 
 
 @given(seed=seeds, executors=st.integers(2, 6))
-@settings(derandomize=True, deadline=None, max_examples=rounds(6, 12))
+@settings(derandomize=True, deadline=None, max_examples=rounds(3, 12))
 def test_after_a_shift_the_load_is_within_its_bound_in_two_periods(
     seed: int, executors: int
 ) -> None:
@@ -58,7 +58,7 @@ def test_after_a_shift_the_load_is_within_its_bound_in_two_periods(
 
 
 @given(seed=seeds, executors=st.integers(2, 5))
-@settings(derandomize=True, deadline=None, max_examples=4)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 4))
 def test_steady_input_with_noise_comes_to_rest(seed: int, executors: int) -> None:
     stream = world(seed, executors, noise=0.1, per_s=800.0 * executors)
     stream.run(5 * PERIOD_S)
@@ -68,7 +68,7 @@ def test_steady_input_with_noise_comes_to_rest(seed: int, executors: int) -> Non
 
 
 @given(seed=seeds, factor=st.sampled_from([0.25, 0.5, 1.7, 2.5, 4.0]), delay_s=st.floats(0.1, 9.0))
-@settings(derandomize=True, deadline=None, max_examples=4)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 4))
 def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_taken_back(
     seed: int, factor: float, delay_s: float
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_take
     moves=st.integers(2, 6),
     planner=st.sampled_from(["flux", "universal_hashing", "clb"]),
 )
-@settings(derandomize=True, deadline=None, max_examples=3)
+@settings(derandomize=True, deadline=None, max_examples=rounds(2, 4))
 def test_draining_always_ends(seed: int, executors: int, moves: int, planner: str) -> None:
     stream = world(
         seed,
@@ -116,7 +116,7 @@ def test_draining_always_ends(seed: int, executors: int, moves: int, planner: st
         unique_by=lambda one: one[0],
     ),
 )
-@settings(derandomize=True, deadline=None, max_examples=rounds(5, 10))
+@settings(derandomize=True, deadline=None, max_examples=rounds(3, 10))
 def test_whatever_overtakes_a_plan_that_is_held_up_the_load_is_even_in_the_end(
     seed: int, happens: list[tuple[str, float]]
 ) -> None:

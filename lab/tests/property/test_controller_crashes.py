@@ -116,7 +116,7 @@ def test_wherever_the_driver_dies_the_next_controller_goes_on(surge: Surge) -> N
     undisturbed, orders = play(surge, 0)
     executors, most = len(undisturbed.executors.alive), len(decisions(undisturbed))
     assert most
-    for dies_at in range(1, orders + 1, rounds(2, 1)):
+    for dies_at in range(1, orders + 1, rounds(5, 1)):
         simulation, _ = play(surge, dies_at)
         where = f"the driver died after order {dies_at} of {orders}"
         buffers = simulation.flow.buffers["sums"]

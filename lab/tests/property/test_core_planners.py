@@ -24,7 +24,7 @@ from godwit_lab.planners.cores.core_assignment import (
     plan_naive_core_assignment,
 )
 
-profile = settings(derandomize=True, deadline=None, max_examples=rounds(100, 200))
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(50, 200))
 
 
 @st.composite
@@ -38,7 +38,7 @@ def networks(draw: st.DrawFn) -> QueueingNetwork:
     )
 
 
-@settings(profile, max_examples=rounds(500, 1_000))
+@settings(profile, max_examples=rounds(200, 1_000))
 @given(networks(), st.floats(0.01, 3.0), st.integers(0, 9))
 def test_greedy_allocation_equals_exhaustive_search(
     network: QueueingNetwork, target_s: float, available: int

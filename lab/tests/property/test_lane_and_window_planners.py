@@ -16,7 +16,7 @@ from godwit.placement.problem import Limits, Problem
 from godwit.placement.solution import validate_solution
 from godwit_lab.planners.balancing import plan_clb, plan_elb
 
-profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(30, 150))
 
 
 @st.composite

@@ -14,7 +14,7 @@ from godwit_lab.simulator.history import Delays
 from godwit_lab.simulator.holdings import WaitBuffers
 from godwit_lab.simulator.transfers import Links
 
-profile = settings(derandomize=True, deadline=None, max_examples=rounds(75, 150))
+profile = settings(derandomize=True, deadline=None, max_examples=rounds(30, 150))
 SIZES = st.integers(1, 50)
 PLACES = st.sampled_from("abcde")
 

@@ -157,7 +157,7 @@ SEGMENTS = st.lists(
 
 
 @given(columns=SEGMENTS, shuffled=st.booleans())
-@settings(derandomize=True, deadline=None, max_examples=rounds(150, 300))
+@settings(derandomize=True, deadline=None, max_examples=rounds(60, 300))
 def test_segments_are_sound_together_exactly_if_nothing_is_wrong_with_any(
     columns: list[tuple[tuple[int, ...], tuple[int, ...]]], *, shuffled: bool
 ) -> None:

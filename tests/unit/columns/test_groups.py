@@ -44,7 +44,7 @@ def assert_right(
         assert groups.of_row[rows].tolist() == [group] * len(rows)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(100, 200), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(40, 200), database=None)
 @given(
     ids=st.lists(st.integers(0, 12), max_size=40),
     hash_of=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=13, max_size=13),
@@ -64,7 +64,7 @@ def test_groups_are_those_of_a_dict_even_where_hashes_collide(
     assert_right(group_rows(hashes, keys, num_key_groups), hashes, ids, num_key_groups)
 
 
-@settings(derandomize=True, deadline=None, max_examples=rounds(100, 200), database=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(40, 200), database=None)
 @given(
     ids=st.lists(st.integers(0, 12), max_size=200),
     num_key_groups=st.sampled_from([1, 3, 16, 100, 256]),
