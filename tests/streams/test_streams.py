@@ -62,7 +62,7 @@ def test_several_drawn_flows_fetch_their_state_on_demand(monkeypatch: pytest.Mon
 
 
 NUMBERS = (8, 24, 5, 1, 12, 64)
-SEVERAL = range(100, 100 + rounds(6, 40))
+SEVERAL = range(100, 100 + rounds(3, 40))
 
 
 @pytest.mark.parametrize("seed", [4, 16])
