@@ -51,8 +51,10 @@ USUAL = {
         "test_drawn_flows_give_what_plain_python_says_whatever_happens_to_them": 2,
     },
     "tests/contract/test_one_process.py": {
-        "test_whatever_happens_each_row_is_processed_once_and_in_order": 24,
-        "test_whatever_happens_to_state_that_is_evicted_in_every_epoch_the_rows_are_the_same": 16,
+        "test_whatever_happens_each_row_is_processed_once_and_in_order": 14,
+        "test_whatever_happens_to_operators_that_share_a_component_the_rows_are_the_same": 6,
+        "test_whatever_happens_to_state_that_is_evicted_in_every_epoch_the_rows_are_the_same": 7,
+        "test_whatever_happens_to_state_that_is_fetched_on_demand_the_rows_are_the_same": 9,
     },
     "tests/contract/test_on_spark.py": {
         "test_whatever_happens_each_row_is_processed_once_and_in_order": 5,
