@@ -39,7 +39,7 @@ USUAL = {
     },
     "lab/tests/unit/cli/test_what_if.py": {"test_the_error_bar_covers_a_run_that_truly_is_so": 1},
     "lab/tests/unit/cli/reproduce/test_command.py": {
-        "test_a_figure_agrees_and_two_runs_of_it_are_equal": 2,
+        "test_a_figure_agrees_and_two_runs_of_it_are_equal": 1,
         "test_without_its_mechanism_a_figure_of_each_paper_does_not_agree": 2,
     },
     "lab/tests/unit/control/test_latency_targets.py": {"test_what_is_predicted_is_what_comes": 1},
