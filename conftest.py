@@ -117,8 +117,18 @@ _BY_FILE = (
         f"tests/unit/{place}"
         for place in (
             *("adopt", "api", "arena", "checkpoint", "cli", "columns", "connect/delta/test_on_s3"),
-            *("connect/files", "connect/formats", "engine", "migration", "model", "operators"),
-            *("ops", "placement", "plan/", "runtime", "sinks", "sources", "spark", "store"),
+            *("connect/files", "connect/formats", "engine", "library", "migration", "model"),
+            *(
+                "operators",
+                "ops",
+                "placement",
+                "plan/",
+                "runtime",
+                "sinks",
+                "sources",
+                "spark",
+                "store",
+            ),
             *("test_doc", "test_mistakes", "test_words", "time", "values"),
         )
     ),

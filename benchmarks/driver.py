@@ -38,13 +38,13 @@ from godwit.engine.lane.messages import LaneReport
 from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes
+from godwit.library import aggregates as gw
+from godwit.library.compute import ComputeOperator
 from godwit.local.stages import run_lanes, ship_rows
 from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
-from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
 from godwit.plan.compiled import CompiledFlow, Component, SourceInput
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.engine.settings import Lanes
-from godwit.operators import aggregates as gw
+from godwit.library import aggregates as gw
 
 if TYPE_CHECKING:
     import argparse

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
-from godwit.operators import aggregates as gw
-from godwit.operators.batch import BatchProcess, StateColumns
-from godwit.operators.compute import ComputeOperator
+from godwit.library import aggregates as gw
+from godwit.library.batch import BatchProcess
+from godwit.library.compute import ComputeOperator
+from godwit.library.process import ProcessOperator
+from godwit.operators.declared import StateColumns
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput
-from godwit.operators.process import ProcessOperator
 from godwit.store.changes import StateRows
 from godwit.values.records import row_class
 

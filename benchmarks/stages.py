@@ -42,11 +42,11 @@ from godwit.columns.python_values import Columns
 from godwit.engine.lane import lane, packing, source_side, wire
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.settings import Lanes
-from godwit.operators.compute import ComputeOperator
+from godwit.library.compute import ComputeOperator
+from godwit.library.process import ProcessOperator
+from godwit.library.states.stored import Written
+from godwit.library.states.values import ValueCells
 from godwit.operators.operator import KeyedOperator, OperatorInput
-from godwit.operators.process import ProcessOperator
-from godwit.operators.states.stored import Written
-from godwit.operators.states.values import ValueCells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,9 +26,11 @@ from godwit.control.windows import SharePanes
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from godwit.engine.policies import FlowEpoch
-    from godwit.operators.windows.spec import Hopping
+    from godwit.library.windows.sharing import PaneMeter
+    from godwit.operators.window_specs import Hopping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def measure(
             root,
             num_key_groups=64,
         )
-        (sharing,) = run.times.sharing.values()
+        (sharing,) = cast("Iterable[PaneMeter]", run.times.sharing.values())
         sharing.duplicated = first
         policy, no_epoch = SharePanes({"w": sharing}), cast("FlowEpoch", None)
         took = []

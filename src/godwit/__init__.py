@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from godwit.adopt.writer import read_plan, sql, write_stream
     from godwit.control.settings import Control
     from godwit.engine.settings import Lanes
-    from godwit.model import errors, events
-    from godwit.operators.aggregates import (
+    from godwit.library.aggregates import (
         approx_distinct,
         approx_median,
         approx_percentile,
@@ -47,18 +46,18 @@ if TYPE_CHECKING:
         top_k,
         variance,
     )
-    from godwit.operators.aggregates import (
+    from godwit.library.aggregates import (
         max as max,  # noqa: A004  gw.max reads as Spark's F.max does
     )
-    from godwit.operators.aggregates import (
+    from godwit.library.aggregates import (
         min as min,  # noqa: A004
     )
-    from godwit.operators.aggregates import (
+    from godwit.library.aggregates import (
         sum as sum,  # noqa: A004
     )
-    from godwit.operators.states.declared import ListState, MapState, ValueState
-    from godwit.operators.windows.rows import rows
-    from godwit.operators.windows.spec import hopping, session, tumbling
+    from godwit.model import errors, events
+    from godwit.operators.declared import ListState, MapState, ValueState
+    from godwit.operators.window_specs import hopping, rows, session, tumbling
     from godwit.ops.read_state import read_state
     from godwit.runtime.settings import Checkpointing, Observability, Sizing
     from godwit.runtime.several import await_all
@@ -161,7 +160,7 @@ _HOMES = {
     "godwit.runtime.several": ("await_all",),
     "godwit.runtime.settings": ("Checkpointing", "Observability", "Sizing"),
     "godwit.engine.settings": ("Lanes",),
-    "godwit.operators.aggregates": (
+    "godwit.library.aggregates": (
         "approx_distinct",
         "approx_median",
         "approx_percentile",
@@ -182,9 +181,8 @@ _HOMES = {
         "top_k",
         "variance",
     ),
-    "godwit.operators.states.declared": ("ListState", "MapState", "ValueState"),
-    "godwit.operators.windows.rows": ("rows",),
-    "godwit.operators.windows.spec": ("hopping", "session", "tumbling"),
+    "godwit.operators.declared": ("ListState", "MapState", "ValueState"),
+    "godwit.operators.window_specs": ("hopping", "rows", "session", "tumbling"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _NAMES = sorted({*__all__, *_HOME_OF})

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from godwit.api.declarations import Identity, OnTimer, Output
     from godwit.api.streams import KeyedStream, Stream, WindowedStream
     from godwit.columns.python_values import KeyRows
-    from godwit.operators.aggregates import Aggregator
+    from godwit.library.states.lists import ListOfKey
+    from godwit.library.states.maps import MapOfKey
+    from godwit.library.states.values import ValueOfKey
+    from godwit.library.windows.process import Window
+    from godwit.operators.aggregate import Aggregator
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import FiredTimer, TimedRows, Timers
-    from godwit.operators.states.lists import ListOfKey
-    from godwit.operators.states.maps import MapOfKey
-    from godwit.operators.states.operator import States
-    from godwit.operators.states.values import ValueOfKey
-    from godwit.operators.windows.process import Window
+    from godwit.operators.declared import States
+    from godwit.operators.timers import FiredTimer, TimedRows, Timers
     from godwit.runtime.placement import Migration
     from godwit.runtime.query import Query
     from godwit.runtime.settings import Trigger
@@ -56,14 +56,14 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             "godwit.api.declarations": ("Identity", "OnTimer", "Output"),
             "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
             "godwit.columns.python_values": ("KeyRows",),
-            "godwit.operators.aggregates": ("Aggregator",),
+            "godwit.operators.aggregate": ("Aggregator",),
             "godwit.operators.asynchronous": ("Async",),
-            "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
-            "godwit.operators.states.lists": ("ListOfKey",),
-            "godwit.operators.states.maps": ("MapOfKey",),
-            "godwit.operators.states.operator": ("States",),
-            "godwit.operators.states.values": ("ValueOfKey",),
-            "godwit.operators.windows.process": ("Window",),
+            "godwit.operators.timers": ("FiredTimer", "TimedRows", "Timers"),
+            "godwit.library.states.lists": ("ListOfKey",),
+            "godwit.library.states.maps": ("MapOfKey",),
+            "godwit.operators.declared": ("States",),
+            "godwit.library.states.values": ("ValueOfKey",),
+            "godwit.library.windows.process": ("Window",),
             "godwit.runtime.placement": ("Migration",),
             "godwit.runtime.query": ("Query",),
             "godwit.runtime.settings": ("Trigger",),

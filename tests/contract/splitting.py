@@ -13,9 +13,9 @@ from godwit.control.operators import OperatorPolicies
 from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.engine.policies import FlowEpoch
+from godwit.library.windows.two_phase import ConsolidatePart
 from godwit.model.decision_events import ManualChange
 from godwit.model.events import LayoutsCompared, RegroupingStarted
-from godwit.operators.windows.two_phase import ConsolidatePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.operators.windows.spec import tumbling
+from godwit.operators.window_specs import tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,10 +15,10 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.engine.settings import Lanes
+from godwit.library import aggregates as gw
 from godwit.migration import Bounds
 from godwit.migration.placement import with_newcomers
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import hopping, tumbling
+from godwit.operators.window_specs import hopping, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

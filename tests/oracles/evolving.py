@@ -19,9 +19,9 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import read_chain
 from godwit.columns.hashing import hash_keys
 from godwit.engine.settings import Lanes
+from godwit.library.compute import ComputeOperator
 from godwit.migration import LossPolicy, Policy
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.compute import ComputeOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
-from godwit.operators.compute import ComputeOperator
+from godwit.library.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorInput
 from godwit.store.changes import StateRows
 

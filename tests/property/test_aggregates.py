@@ -17,9 +17,9 @@ from tests.oracles import aggregates as oracle
 from tests.oracles.lane import Lane
 from tests.support.rounds import rounds
 
-from godwit.operators import aggregates as gw
-from godwit.operators.aggregates.conditions import restricted
-from godwit.operators.compute import ComputeOperator
+from godwit.library import aggregates as gw
+from godwit.library.aggregates.conditions import restricted
+from godwit.library.compute import ComputeOperator
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-(2**50), 2**50)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.consolidation import cheapest_keys, keys_of
 
-from godwit.operators.windows.consolidation import (
+from godwit.library.windows.consolidation import (
     ConsolidationPlan,
     ConsolidationProblem,
     plan_consolidation,

@@ -11,7 +11,7 @@ from tests.support.rounds import rounds
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.columns.types import to_schema
-from godwit.operators.aggregates import count
+from godwit.library.aggregates import count
 from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:

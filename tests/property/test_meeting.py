@@ -18,8 +18,8 @@ from tests.oracles.windows import BEGINNING, Windows
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 from tests.support.rounds import rounds
 
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import tumbling
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -49,7 +49,7 @@ from godwit.ops.state_view import view_state
 
 if TYPE_CHECKING:
     from godwit.api.streams import KeyedStream, Stream
-    from godwit.operators.states.declared import Declared
+    from godwit.operators.declared import Declared
 
 OUTPUT = "k string, n bigint"
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})

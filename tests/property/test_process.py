@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.oracles.lane import Lane
 from tests.support.rounds import rounds
 
-from godwit.operators.process import ProcessOperator
+from godwit.library.process import ProcessOperator
 
 if TYPE_CHECKING:
     from godwit.columns.python_values import KeyRows

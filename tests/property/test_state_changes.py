@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.rounds import rounds
 
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, description_in, plain
+from godwit.library.process import ProcessOperator
 from godwit.model.errors import CheckpointMismatchError, StateEncodingError
-from godwit.operators.process import ProcessOperator
 from godwit.values.checks import UnencodableError
 from godwit.values.codec import make_codec
 

@@ -17,7 +17,7 @@ from tests.support.rounds import rounds
 from tests.support.window_flows import WindowedRun
 
 from godwit.api.declarations import OnTimer
-from godwit.operators.states.declared import ValueState
+from godwit.operators.declared import ValueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from tests.support.window_flows import ROWS, batch_of
 
 from godwit.api.declarations import OnTimer
 from godwit.api.flow import LogicalFlow
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import hopping, tumbling
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import hopping, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,8 +15,8 @@ from tests.oracles.windows import Windows, windows_of
 from tests.support.rounds import rounds
 from tests.support.window_flows import WindowedRun
 
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import Hopping
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import Hopping
 from godwit.time.grid import PaneGrid, TimeWindow
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
     oracle.epoch(rows)
     with (
         tempfile.TemporaryDirectory() as root,
-        patch("godwit.operators.windows.closing._WORTH_A_SEARCH", 0),
+        patch("godwit.library.windows.closing._WORTH_A_SEARCH", 0),
     ):
         run = WindowedRun(windows_from_specs, Path(root), num_key_groups=GROUPS)
         found = run.epoch(rows)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that PySpark's us
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.operators.aggregates.expressions import Rows, parse_condition
+from godwit.library.aggregates.expressions import Rows, parse_condition
 
 if TYPE_CHECKING:
     from pathlib import Path

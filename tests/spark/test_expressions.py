@@ -11,22 +11,22 @@ import pytest
 from tests.adopted.agreed import agreed, evaluation, remember
 from tests.oracles.expressions import drawn_expression, edge_rows
 
-from godwit.model.errors import InvalidFlowError
-from godwit.operators.aggregates.arithmetic import EvaluationError, TypesError, common_type
-from godwit.operators.aggregates.expressions import (
+from godwit.library.aggregates.arithmetic import EvaluationError, TypesError, common_type
+from godwit.library.aggregates.expressions import (
     Rows,
     _Comparison,
     check_types,
     columns_read,
     parse_condition,
 )
+from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from godwit.operators.aggregates.expressions import Expression
+    from godwit.library.aggregates.expressions import Expression
 
 pytestmark = pytest.mark.spark
 

@@ -23,8 +23,8 @@ from tests.adopted.agreed import agreed, evaluation, remember
 
 from godwit.adopt.plan import Catalyst, analysed, to_list
 from godwit.adopt.stateless import StatelessPart, read_stateless
+from godwit.library.aggregates.arithmetic import EvaluationError
 from godwit.model.errors import EpochFailedError, UnsupportedQueryError
-from godwit.operators.aggregates.arithmetic import EvaluationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

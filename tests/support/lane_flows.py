@@ -9,8 +9,8 @@ import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
+from godwit.library import aggregates as gw
+from godwit.library.compute import ComputeOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TimedRun
 
 from godwit.api.flow import LogicalFlow
-from godwit.operators.states.declared import ListState, MapState, ValueState
+from godwit.operators.declared import ListState, MapState, ValueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

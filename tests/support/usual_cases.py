@@ -119,14 +119,14 @@ USUAL = {
     "tests/unit/engine/lane/test_two_phase_windows.py": {
         "test_all_configurations_give_the_windows_that_one_operator_gives": 2,
     },
-    "tests/unit/operators/test_latest.py": {
+    "tests/unit/library/test_latest.py": {
         "test_changes_add_up_to_the_newest_rows": 4,
         "test_rows_without_a_version_are_newer_than_those_before_them": 4,
     },
-    "tests/unit/operators/test_windows_of_rows.py": {
+    "tests/unit/library/test_windows_of_rows.py": {
         "test_windows_are_the_last_rows_of_each_key_however_rows_fall_into_epochs": 4,
     },
-    "tests/unit/operators/windows/test_lateness.py": {
+    "tests/unit/library/windows/test_lateness.py": {
         "test_allowed_lateness_is_that_of_plain_python": 4,
     },
     "tests/unit/connect/files/test_parquet_readers.py": {

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.adopt.interval_sums import IntervalSum
 from godwit.adopt.plan import children_of, has_method, kind_of, option, to_list
 from godwit.adopt.spark_aggregates import EncodedAggregate, JoinedText, Numeric
+from godwit.library import aggregates as gw
+from godwit.library.aggregates.conditions import restricted
 from godwit.model.errors import UnsupportedQueryError
-from godwit.operators import aggregates as gw
-from godwit.operators.aggregates.conditions import restricted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from godwit.adopt.plan import Catalyst
     from godwit.adopt.spark_aggregates import How
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.aggregates.arithmetic import Overflow
+    from godwit.library.aggregates.arithmetic import Overflow
+    from godwit.operators.aggregate import Aggregate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

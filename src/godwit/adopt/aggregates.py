@@ -30,8 +30,8 @@ from godwit.adopt.unread import without_dead_branches
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
 from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
-from godwit.operators import aggregates as gw
 from godwit.plan.nodes import CustomNode
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.time.event_time import RowTime
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from godwit.adopt.aggregate_functions import AggregateCall
     from godwit.adopt.lanes import Translator
     from godwit.adopt.spark_aggregates import How
-    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.aggregate import Aggregate
     from godwit.operators.operator import KeyedOperator
 
 

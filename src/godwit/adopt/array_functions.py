@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from godwit.adopt.encoding import order_keys
 from godwit.columns.arrays import mask_of, values_of
-from godwit.operators.aggregates.arithmetic import EvaluationError
+from godwit.library.aggregates.arithmetic import EvaluationError
 from godwit.operators.ordering import descending_ranks, order_by, starts_run
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from godwit.adopt.java_numbers import text_of
 from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of
 from godwit.columns.python_values import zone_of
-from godwit.operators.aggregates.arithmetic import (
+from godwit.library.aggregates.arithmetic import (
     EvaluationError,
     Overflow,
     TypesError,

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, mask_of, numpy_type, values_of
 from godwit.columns.hashing import canonical_floats
-from godwit.operators.aggregates.packing import PackedColumn, pack, unpack
+from godwit.library.aggregates.packing import PackedColumn, pack, unpack
 from godwit.operators.ordering import descending_ranks, order_by
 from godwit.store.columns import can_be_state, is_variable_width
 

@@ -53,14 +53,14 @@ from godwit.adopt.text_functions import date_format_of, literal_pattern
 from godwit.adopt.zipped import Zip
 from godwit.columns.python_values import has_instants
 from godwit.columns.types import is_text, to_schema
+from godwit.library.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
-from godwit.operators.aggregates.expressions import Both, Case, Column, Expression, IsNull, Not
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.adopt.java_patterns import JavaPattern
-    from godwit.operators.aggregates.arithmetic import Overflow
+    from godwit.library.aggregates.arithmetic import Overflow
 
 _OVERFLOWS: dict[str, Overflow] = {"ANSI": "error", "LEGACY": "wrap", "TRY": "null"}
 _DAY_US = 86_400_000_000

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 from godwit.adopt.lanes import ONLY_TIME
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
+from godwit.library.duplicates import merge_columns
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.duplicates import merge_columns
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.adopt.array_functions import rows_and_elements
-from godwit.operators.aggregates.arithmetic import EvaluationError
-from godwit.operators.aggregates.expressions import Expression, Rows
+from godwit.library.aggregates.arithmetic import EvaluationError
+from godwit.library.aggregates.expressions import Expression, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

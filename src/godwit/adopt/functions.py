@@ -2,7 +2,7 @@
 
 A `Function` has the name of Spark's expression class, since its meaning is Spark's: ``Upper``,
 ``GetStructField``, ``TruncTimestamp``.  Conditions, choices and arithmetic are those of
-`godwit.operators.aggregates.expressions`, the one evaluator of expressions; this module adds what
+`godwit.library.aggregates.expressions`, the one evaluator of expressions; this module adds what
 the text of an aggregate cannot say.
 
 Invariant: a function fails for a row only if none of its operands is null there, and rows that
@@ -39,8 +39,7 @@ from godwit.adopt.spark_hashes import murmur3, xxhash64
 from godwit.adopt.text_functions import TEXTS, each, named_day, named_month, part_of_text
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.hashing import canonical_floats
-from godwit.model.errors import EpochFailedError
-from godwit.operators.aggregates.arithmetic import (
+from godwit.library.aggregates.arithmetic import (
     EvaluationError,
     Operand,
     Overflow,
@@ -52,7 +51,8 @@ from godwit.operators.aggregates.arithmetic import (
     rounded,
     unscaled,
 )
-from godwit.operators.aggregates.expressions import Expression, Rows, compare, truth, values_after
+from godwit.library.aggregates.expressions import Expression, Rows, compare, truth, values_after
+from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

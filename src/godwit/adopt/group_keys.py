@@ -16,7 +16,7 @@ from godwit.adopt.plan import (
     type_of,
     watermarks_of,
 )
-from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
+from godwit.operators.window_specs import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,8 +32,8 @@ from godwit.adopt.spark_functions import (
 )
 from godwit.adopt.spark_rows import VALUE_TYPES, SparkRows, check_types, rows_of_json
 from godwit.model.errors import InvalidFlowError
-from godwit.operators.calls import Timing
-from godwit.operators.states.declared import ValueState
+from godwit.operators.declared import ValueState
+from godwit.operators.timers import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.calls import CalledKey, Meter
+    from godwit.library.calls import CalledKey, Meter
+    from godwit.library.states.stored import Cells, LaneKeys
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.states.stored import Cells, LaneKeys
 
 STATE: Final = "group_state"
 CLOCKS: Final = {

@@ -32,10 +32,10 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.library.compute import ComputeOperator
+from godwit.library.windows.operator import PANE, EventTimeOperator
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import OperatorOutput
-from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.changes import StateRows
 from godwit.time.event_time import Arrivals, RowTime
 from godwit.time.grid import END, PaneGrid, TimeWindow
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.compute import OutputMode
+    from godwit.operators.aggregate import Aggregate
     from godwit.operators.operator import OperatorInput
+    from godwit.plan.nodes import OutputMode
     from godwit.time.event_time import EpochTime
 
 _EPOCH: Final = 0  # Spark's first watermark, in microseconds

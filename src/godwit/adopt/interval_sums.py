@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from godwit.operators import aggregates as gw
-from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.library import aggregates as gw
+from godwit.operators.aggregate import BoundAggregate, BuiltIn
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from godwit.operators.aggregates.arithmetic import Overflow
+    from godwit.library.aggregates.arithmetic import Overflow
 
 _OUTPUT = pa.duration("us")
 

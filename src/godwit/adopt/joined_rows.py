@@ -32,9 +32,9 @@ from godwit.adopt.lanes import ONLY_TIME
 from godwit.checkpoint.evolution import columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
+from godwit.library.joins.sides import without_null
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.initial import numbers_in_runs, with_column
-from godwit.operators.joins.sides import without_null
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
 from godwit.operators.ordering import expand_ranges
 from godwit.store.changes import EntryRange

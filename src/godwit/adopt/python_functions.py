@@ -29,7 +29,7 @@ from godwit.adopt.plan import children_of, kind_of, output_of, to_list, type_of
 from godwit.adopt.worker_functions import PickledFunction, can_call, worker_function
 from godwit.columns.nested import convert_leaves
 from godwit.columns.types import is_binary, is_text
-from godwit.operators.aggregates.expressions import Rows
+from godwit.library.aggregates.expressions import Rows
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from godwit.adopt.expressions import ExpressionReader
-    from godwit.operators.aggregates.expressions import Expression
+    from godwit.library.aggregates.expressions import Expression
 
 EVALUATIONS: Final = frozenset({"ArrowEvalPython", "BatchEvalPython"})
 """Nodes that add the results of functions to rows."""

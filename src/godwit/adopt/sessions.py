@@ -17,8 +17,8 @@ import numpy as np
 from godwit.adopt.grouped import leave_out, only_rows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
+from godwit.library.windows.sessions import SessionCompute
 from godwit.operators.operator import STATE
-from godwit.operators.windows.sessions import SessionCompute
 from godwit.time.event_time import RowTime
 from godwit.time.grid import BEGINNING, END
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.operators.aggregates import Aggregate
+    from godwit.library.windows.sessions import IntArray
+    from godwit.operators.aggregate import Aggregate
     from godwit.operators.operator import OperatorInput, OperatorOutput
-    from godwit.operators.windows.sessions import IntArray
     from godwit.time.event_time import Arrivals, EpochTime
 
 _EPOCH: Final = 0  # Spark's first watermark, in microseconds

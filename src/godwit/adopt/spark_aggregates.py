@@ -24,10 +24,10 @@ from godwit.columns.arrays import (
     mask_of,
     values_of,
 )
+from godwit.library.aggregates.collected import PackedRows
+from godwit.library.aggregates.packing import PackedColumn, unpack
 from godwit.model.errors import EpochFailedError, InvalidFlowError
-from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, BuiltIn, column_type
-from godwit.operators.aggregates.collected import PackedRows
-from godwit.operators.aggregates.packing import PackedColumn, unpack
+from godwit.operators.aggregate import Aggregate, BoundAggregate, BuiltIn, column_type
 from godwit.operators.ordering import descending_ranks, order_by, rows_by_group
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from pyspark.sql.types import DayTimeIntervalType, DecimalType, StructField, Str
 from godwit.adopt.aggregate_functions import REPLACED, is_nested
 from godwit.adopt.plan import children_of, kind_of, to_list, type_of
 from godwit.adopt.spark_collections import can_unpack, counts_in, lists_in
+from godwit.library.aggregates.collected import PackedRows
+from godwit.library.aggregates.packing import pack
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import RESERVED_PREFIX, listing
-from godwit.operators.aggregates.collected import PackedRows
-from godwit.operators.aggregates.packing import pack
 from godwit.operators.ordering import starts_of
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.time.grid import END
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from godwit.adopt.spark_state_reader import SparkState, SparkStateReader, StoredStruct
     from godwit.adopt.spark_states import AggregateState
-    from godwit.operators.compute import ComputeOperator
+    from godwit.library.compute import ComputeOperator
 
 _AGGREGATE_FORMAT: Final = "spark.sql.streaming.aggregation.stateFormatVersion"
 _PANE: Final = f"{RESERVED_PREFIX}_pane"

@@ -34,9 +34,9 @@ from godwit.adopt.translate import POLICY
 from godwit.checkpoint.records import BatchRef, StateId
 from godwit.checkpoint.spark_log import offsets_in
 from godwit.engine.initial_state import InitialPosition, InitialState
+from godwit.library.compute import ComputeOperator
 from godwit.model.errors import CheckpointError, UnsupportedQueryError
 from godwit.model.naming import listing
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE
 from godwit.spark.initial_rows import rows_of_dataframe
 from godwit.spark.stages.source_plans import streams_in

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pyspark import cloudpickle
 
 from godwit.columns.python_values import UTC
+from godwit.library.emitted import emitted_or_undone
+from godwit.library.states.operator import ProcessOfStates
 from godwit.model.errors import EpochFailedError
 from godwit.model.frames import function_failed
-from godwit.operators.emitted import emitted_or_undone
 from godwit.operators.failed_calls import is_divertible
 from godwit.operators.initial import VALUE
-from godwit.operators.states.operator import ProcessOfStates
 from godwit.plan.nodes import CustomNode
 from godwit.time.event_time import Arrivals, Due
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.adopt.row_forms import RowForm
+    from godwit.library.calls import CalledKey, Meter
+    from godwit.library.states.stored import LaneKeys
     from godwit.model.errors import UserFunctionError
-    from godwit.operators.calls import CalledKey, Meter, Timing
+    from godwit.operators.declared import Declared
     from godwit.operators.operator import KeyedOperator, OperatorInput, OperatorOutput
-    from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import LaneKeys
+    from godwit.operators.timers import Timing
     from godwit.time.event_time import EpochTime
 
 

@@ -18,8 +18,8 @@ from godwit.adopt.spark_functions import SparkFunctionOperator
 from godwit.adopt.spark_rows import rows_of_json
 from godwit.adopt.stateful_processor import state_name
 from godwit.model.naming import listing
+from godwit.operators.declared import TIMERS
 from godwit.operators.initial import VALUE
-from godwit.operators.states.declared import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from godwit.operators.states.stored import Cells
+    from godwit.library.states.stored import Cells
 
 TimeMode: TypeAlias = Literal["None", "ProcessingTime", "EventTime"]
 Kind: TypeAlias = Literal["value", "list", "map"]

@@ -41,8 +41,8 @@ from godwit.columns.row_cursors import columns_read
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.calls import Timing
-from godwit.operators.states.declared import TIMERS, ListState, MapState, ValueState
+from godwit.operators.declared import TIMERS, ListState, MapState, ValueState
+from godwit.operators.timers import Timing
 from godwit.store.changes import StateRows
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from godwit.adopt.row_forms import KeyBatches, RowForm
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
-    from godwit.operators.calls import CalledKey, Meter
+    from godwit.library.calls import CalledKey, Meter
+    from godwit.library.states.stored import Cells, LaneKeys
+    from godwit.operators.declared import Declared
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import Cells, LaneKeys
     from godwit.time.event_time import EpochTime
 
 TIME_MODES: Final[dict[str, TimeMode]] = {

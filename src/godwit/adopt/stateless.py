@@ -39,9 +39,9 @@ from godwit.adopt.python_functions import (
     read_map,
 )
 from godwit.adopt.static_joins import MAX_ROWS, StaticJoin, equal_parts, how_of
+from godwit.library.aggregates.expressions import Expression, Rows
 from godwit.model.errors import UnsupportedQueryError
 from godwit.model.naming import error_line
-from godwit.operators.aggregates.expressions import Expression, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

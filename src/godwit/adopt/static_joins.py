@@ -18,14 +18,14 @@ from godwit.adopt.functions import evaluated, truth_of
 from godwit.adopt.plan import children_of, kind_of, references
 from godwit.columns.arrays import mask_of, values_of
 from godwit.columns.hashing import hash_keys
-from godwit.operators.aggregates.expressions import Rows
+from godwit.library.aggregates.expressions import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from godwit.operators.aggregates.expressions import Expression
+    from godwit.library.aggregates.expressions import Expression
 
     Integers = npt.NDArray[np.int64]
 

@@ -60,7 +60,7 @@ from godwit.api.streams import Stream
 from godwit.columns.types import is_key_type
 from godwit.columns.whole_stream import KEY_OF_ALL
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
-from godwit.operators.windows.operator import WINDOW_END, WINDOW_START
+from godwit.operators.window_specs import WINDOW_END, WINDOW_START
 from godwit.spark.flow import Flow
 from godwit.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.spark.stages.source_rows import arrow_schema

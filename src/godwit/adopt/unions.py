@@ -14,7 +14,7 @@ from godwit.adopt.grouped import only_rows
 from godwit.adopt.lanes import ONLY_TIME
 from godwit.adopt.plan import children_of, output_of
 from godwit.api.streams import Stream
-from godwit.operators.passing import PassRows
+from godwit.library.passing import PassRows
 from godwit.plan.nodes import CustomNode
 
 if TYPE_CHECKING:

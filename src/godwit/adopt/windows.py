@@ -20,8 +20,8 @@ import numpy as np
 from godwit.adopt.grouped import leave_out, only_rows
 from godwit.adopt.plan import analysed, children_of, id_of, kind_of, output_of, references, to_list
 from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.operator import EventTimeOperator
+from godwit.library.windows.compute import WindowedCompute
+from godwit.library.windows.operator import EventTimeOperator
 from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.api.declarations import Identity, OnTimer, Output
 from godwit.columns.types import to_schema
+from godwit.model import plugins
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import spark_argument
 from godwit.model.naming import (
@@ -23,14 +24,11 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.model.signatures import check_signature
-from godwit.operators import aggregates as builtin
-from godwit.operators.batch import StateColumns
-from godwit.operators.calls import NO_TIMERS, Timing
+from godwit.operators.aggregate import Aggregator
+from godwit.operators.declared import HELD, PARTS, StateColumns, part_state_of
 from godwit.operators.hot_keys.grid import MAX_PARTS
-from godwit.operators.hot_keys.parts import PARTS, part_state_of
-from godwit.operators.in_order import HELD
-from godwit.operators.windows.rows import RowWindows
-from godwit.operators.windows.spec import Hopping, Session, grid_of
+from godwit.operators.timers import NO_TIMERS, Timing
+from godwit.operators.window_specs import Hopping, RowWindows, Session, grid_of
 from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import (
     CustomNode,
@@ -49,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.columns.signed import Kind
-    from godwit.operators.states.declared import Declared
-    from godwit.operators.windows.spec import WindowSpec
+    from godwit.operators.declared import Declared
+    from godwit.operators.window_specs import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode
     from godwit.time.durations import Duration
 
@@ -369,15 +367,16 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
                 operator=operator,
                 column=result,
             )
+        aggregates = plugins.in_district("godwit.library.aggregates", "__all__")
         raise InvalidFlowError(
             f"Operator {operator!r} has a result {result!r} that is not an aggregate, but "
             f"{_spark_function(aggregate) or type_name(aggregate)}.",
             remedy=f'Give an aggregate of Godwit\'s, as in compute({result}=gw.sum("column")); '
-            f"there are {', '.join(f'gw.{name}' for name in builtin.__all__ if name.islower())}.",
+            f"there are {', '.join(f'gw.{name}' for name in aggregates if name.islower())}.",
             operator=operator,
             column=result,
         )
-    if isinstance(aggregate, builtin.Aggregator):
+    if isinstance(aggregate, Aggregator):
         _check_methods(aggregate, result, operator)
     for column in aggregate.columns:
         if not isinstance(column, str):
@@ -390,7 +389,7 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
             )
 
 
-def _check_methods(aggregate: builtin.Aggregator, result: str, operator: str) -> None:
+def _check_methods(aggregate: Aggregator, result: str, operator: str) -> None:
     """Raise if a method of a user's aggregate cannot be called as it will be."""
     columns = "".join(f", column{n}" for n, _ in enumerate(aggregate.columns, 1))
     for called in (

@@ -31,7 +31,7 @@ from godwit.model.frames import user_class
 
 if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
-    from godwit.operators.calls import FiredTimer, TimerClock, TimerOrder
+    from godwit.operators.timers import FiredTimer, TimerClock, TimerOrder
     from godwit.time.durations import Duration
 
 

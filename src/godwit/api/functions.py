@@ -21,8 +21,8 @@ from godwit.columns.python_values import KeyRows
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import function_name
 from godwit.model.signatures import positional_parameters
-from godwit.operators.calls import FiredTimer, TimedRows
-from godwit.operators.states.operator import States
+from godwit.operators.declared import States
+from godwit.operators.timers import FiredTimer, TimedRows
 from godwit.values.codec import State, is_immutable
 from godwit.values.records import hint_text, is_row_class
 

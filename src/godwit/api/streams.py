@@ -60,10 +60,8 @@ from godwit.model.naming import (
 )
 from godwit.model.signatures import ROLE_NAMES, check_signature
 from godwit.operators.asynchronous import settings_for
-from godwit.operators.batch import CALLED, FRAMES
-from godwit.operators.states.declared import declared_states
-from godwit.operators.states.operator import States
-from godwit.operators.windows.rows import RowWindows
+from godwit.operators.declared import CALLED, FRAMES, States, declared_states
+from godwit.operators.window_specs import RowWindows
 from godwit.plan.feedback import FeedbackSource
 from godwit.plan.nodes import (
     ComputeNode,
@@ -101,15 +99,12 @@ if TYPE_CHECKING:
         TableFunction,
     )
     from godwit.api.flow import LogicalFlow
-    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.aggregate import Aggregate
     from godwit.operators.asynchronous import Async
-    from godwit.operators.batch import Frames
-    from godwit.operators.calls import TimedRows
-    from godwit.operators.joins.sides import How
-    from godwit.operators.live_rows import OnMissing
-    from godwit.operators.states.declared import DeclaredState, ValueState
-    from godwit.operators.windows.spec import WindowSpec
-    from godwit.plan.nodes import OperatorNode
+    from godwit.operators.declared import DeclaredState, Frames, ValueState
+    from godwit.operators.timers import TimedRows
+    from godwit.operators.window_specs import WindowSpec
+    from godwit.plan.nodes import How, OnMissing, OperatorNode
     from godwit.time.durations import Duration
     from godwit.values.codec import State
 

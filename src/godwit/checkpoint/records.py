@@ -347,11 +347,11 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # state, as text → greatest event time of its rows, for operators without source watermarks
     reached: dict[str, EventTime] = msgspec.field(default_factory=dict)
     # state, as text → event time since which closed windows are retained for later ones, and mark
-    # of which are (`godwit.operators.windows.kept`)
+    # of which are (`godwit.library.windows.kept`)
     retained: dict[str, tuple[EventTime, int]] = msgspec.field(default_factory=dict, name="kept")
     # operator whose windows are consolidated apart → of key groups that have migrated without their
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
-    # that hold anything of the other slot (`godwit.operators.windows.slots`)
+    # that hold anything of the other slot (`godwit.operators.slots`)
     slots: dict[str, list[SlotValues]] = msgspec.field(default_factory=dict)
     # operator → its keys whose rows are spread from the next epoch on, as the epoch leaves them
     spreads: dict[str, tuple[HotKey, ...]] = msgspec.field(default_factory=dict)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import ExecutorPool
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.engine.policies import FlowEpoch
+    from godwit.library.windows.sharing import PaneMeter
     from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
@@ -122,7 +123,8 @@ class Opener:
             for event in past:
                 overrides.restore_from_event(event, time.time())
             loop = PolicyLoop(overrides, announce=coordinator.announce)
-        sharing, spreading = epochs.times.sharing, epochs.times.spreading
+        sharing = cast("Mapping[str, PaneMeter]", epochs.times.sharing)
+        spreading = epochs.times.spreading
         changing = self._policies_that_change(epochs, loop, coordinator)
         policies = OperatorPolicies(
             epochs.flow,

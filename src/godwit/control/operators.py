@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import AdaptationPolicy, PolicyLoop
     from godwit.engine.policies import FlowEpoch, Proposal
     from godwit.engine.regrouping import RegroupingPlan
-    from godwit.engine.sharing import PaneMeter
+    from godwit.library.windows.sharing import PaneMeter
     from godwit.migration.coordinator import Coordinator
     from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow

@@ -10,7 +10,7 @@ be measured while there is none: then the last figure stands, and before the fir
 docs/design/windows-and-event-time.md says where Godwit differs.
 
 **Panes or states per window.**  After every period both are priced at what lanes measured
-(`godwit.engine.sharing`, `godwit.operators.windows.consolidation`).  Source: §5.1.2.
+(`godwit.library.windows.sharing`, `godwit.library.windows.consolidation`).  Source: §5.1.2.
 
 Invariant: results do not depend on either choice, and a change holds for the same windows in all
 lanes, since it happens between two epochs.
@@ -28,13 +28,13 @@ import numpy.typing as npt
 from godwit.control.planners.splitting import LayoutCosts, choose_layout, most_beneficial
 from godwit.control.policy import Hysteresis, check_epoch_settings, reversed_by_regrouping
 from godwit.engine.policies import Proposal, Regroup
+from godwit.library.windows.consolidation import is_duplicated_cheaper
+from godwit.library.windows.two_phase import ConsolidatePart
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import listing
-from godwit.operators.windows.consolidation import is_duplicated_cheaper
-from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import in_lane_inputs, regrouped
 from godwit.time.durations import Duration, microseconds
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from godwit.control.planners.splitting import Choice, WindowLayout
     from godwit.control.policy import Announce, ManualOverrides
     from godwit.engine.policies import FlowEpoch
-    from godwit.engine.sharing import PaneMeter
+    from godwit.library.windows.sharing import PaneMeter
     from godwit.plan.compiled import CompiledFlow
     from godwit.time.grid import PaneGrid
 

@@ -31,10 +31,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from godwit.engine.sharing import PaneMeter
 from godwit.operators.hot_keys.grid import Spreads
 from godwit.operators.hot_keys.orders import SpreadOrders
-from godwit.operators.windows.slots import Slots
+from godwit.operators.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
 from godwit.time.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime
 from godwit.time.grid import BEGINNING, END
@@ -131,9 +130,9 @@ class EventTimes:
                 self._due[operator.name] = Due(event=closed)
         # operator → meter of its windows' costs, for operators that may share panes
         self.sharing = {
-            o.name: PaneMeter(*windows)
+            o.name: meter
             for o in self._windowed
-            if (windows := o.shared_windows) is not None and o.name not in self._follows
+            if o.name not in self._follows and (meter := o.window_meter()) is not None
         }
         # operator → orders to divide its hot keys, for operators that can
         self.spreading = {

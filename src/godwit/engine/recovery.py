@@ -39,7 +39,7 @@ from godwit.model.errors import (
 )
 from godwit.model.naming import listing
 from godwit.operators.hot_keys.grid import PART, Spreads
-from godwit.operators.windows.slots import Slots
+from godwit.operators.slots import Slots
 from godwit.plan.feedback import check_loops_exist
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of

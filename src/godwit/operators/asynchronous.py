@@ -1,6 +1,6 @@
 """Settings of ``async def`` functions per key, and the choice of the code that calls them.
 
-How they are called is in `godwit.operators.asynchronous_calls`, which is imported where some are:
+How they are called is in `godwit.library.asynchronous_calls`, which is imported where some are:
 an event loop takes longer to import than a small test takes to run.
 """
 

@@ -46,7 +46,7 @@ from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
 from godwit.columns.whole_stream import is_keyed_by_none, visible_schema, with_hidden_key
-from godwit.operators.aggregates.aggregate import HIGH
+from godwit.operators.aggregate import HIGH
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.ordering import order_by
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from godwit.operators.broadcast import Broadcast, BroadcastTable
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
-    from godwit.time.event_time import Arrivals, EpochTime, WindowWork
+    from godwit.time.event_time import Arrivals, EpochTime, RowTime, WindowWork
     from godwit.time.grid import PaneGrid
     from godwit.values.records import RowClass
 
@@ -255,6 +255,15 @@ class TwoPhase:
     pane_position: int  # position of the pane among the key columns of an entry
 
 
+class WindowMeter(Protocol):
+    """Meter of an operator's overlapping windows, which share panes or have states of their own."""
+
+    duplicated: bool  # windows have states of their own from the next epoch on
+
+    def add_epoch(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
+        """Add the measured window work of one epoch."""
+
+
 class KeyedOperator(ABC):
     """Contract of a keyed operator. Instances are picklable, and keep no state between calls."""
 
@@ -266,6 +275,8 @@ class KeyedOperator(ABC):
     output: pa.Schema  # output columns: key columns, then results
     complete: bool = False  # complete mode: every epoch emits the results of all keys
     changes: bool = False  # changelog: emits a changed result with the one that it replaces
+    update: bool = False  # windows are emitted as they grow, not when they are over
+    window_time: RowTime | None = None  # column of event time of the windows that it computes
     function: Any = None  # the user's function, if any
     failures_to: str = ""  # sink of the rows of calls that fail; empty: a failed call stops all
     # Classes of the rows that the function gets, and of the rows that it returns, if any.
@@ -417,9 +428,8 @@ class KeyedOperator(ABC):
         """True if the operator only merges the partials of a two-phase aggregate, without state."""
         return self.two_phase is not None and self.two_phase.slot is None
 
-    @property
-    def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes that overlapping windows can share, and the user's choice (``None``: by cost)."""
+    def window_meter(self) -> WindowMeter | None:
+        """Return a meter of the costs of overlapping windows, if they can share panes."""
         return None
 
     @property

@@ -31,14 +31,15 @@ from godwit.checkpoint.hydration import catch_up_copies, rows_of_segment
 from godwit.checkpoint.records import StateId
 from godwit.columns.hashing import canonical_keys
 from godwit.columns.python_values import python_values
+from godwit.library.parts import merged_parts
+from godwit.library.windows.two_phase import ComputePart, merge_slots
 from godwit.model.errors import EpochCollectedError, EpochFailedError, InvalidInputError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.model.naming import listing
+from godwit.operators.declared import part_state_of
 from godwit.operators.hot_keys.grid import PART, hash_undivided
-from godwit.operators.hot_keys.parts import merged_parts, part_state_of
-from godwit.operators.windows.slots import Slots
-from godwit.operators.windows.two_phase import ComputePart, merge_slots
+from godwit.operators.slots import Slots
 from godwit.ops.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
 from godwit.ops.state_view import NoStateError, shown_at, view_state, with_null_part
 from godwit.store.changes import StateRows

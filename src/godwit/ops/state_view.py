@@ -27,16 +27,16 @@ from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.columns.whole_stream import visible_names
+from godwit.library.parts import PART_FIELD
+from godwit.library.process import columns_beside_state
+from godwit.library.states.stored import PAGE
+from godwit.library.windows.compute import SPAN
+from godwit.library.windows.operator import first_needed_pane
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
-from godwit.operators.aggregates.aggregate import HIGH
+from godwit.operators.aggregate import HIGH
+from godwit.operators.declared import TIMERS, part_state_of
 from godwit.operators.hot_keys.grid import PART
-from godwit.operators.hot_keys.parts import PART_FIELD, part_state_of
-from godwit.operators.process import columns_beside_state
-from godwit.operators.states.declared import TIMERS
-from godwit.operators.states.stored import PAGE
-from godwit.operators.windows.compute import SPAN
-from godwit.operators.windows.operator import first_needed_pane
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.time.grid import BEGINNING
@@ -199,7 +199,7 @@ def without_derived(rows: StateRows) -> StateRows:
 
 
 def _has_parts(described_as: StateDescription | None) -> bool:
-    """Return true if a state stores parts of hot keys; see `godwit.operators.hot_keys.parts`."""
+    """Return true if a state stores parts of hot keys; see `godwit.library.parts`."""
     return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 

@@ -1,19 +1,20 @@
 """Compilation: from the user's graph to operators bound to the types of their columns.
 
 One pass over the operators in the order they were declared, which is upstream before downstream.
-Everything that can be wrong with columns is found here, before anything runs.
+Everything that can be wrong with columns is found here, before anything runs.  Nodes are bound by
+the library of operators, which is found by name.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from godwit.columns.signed import CHANGE
 from godwit.columns.types import is_key_type, key_type_remedy
-from godwit.columns.whole_stream import KEY_OF_ALL, visible_names, visible_schema
+from godwit.columns.whole_stream import visible_names, visible_schema
+from godwit.model import plugins
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
     check_column_names,
@@ -21,24 +22,8 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
-from godwit.operators.aggregates import first, last
-from godwit.operators.aggregates.conditions import computed
-from godwit.operators.broadcast import Broadcast, BroadcastOperator
-from godwit.operators.compute_changes import ComputeChanges
-from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
 from godwit.operators.failed_calls import FAILED
 from godwit.operators.hot_keys.grid import PART
-from godwit.operators.in_order import InOrder
-from godwit.operators.latest import LatestOperator
-from godwit.operators.passing import PassRows
-from godwit.plan.binding import (
-    changes_join,
-    check_storable,
-    describe_origin,
-    join_operator,
-    keyed_operator,
-    windowed_operator,
-)
 from godwit.plan.changes import check_kinds, check_sign, table_keys
 from godwit.plan.compiled import (
     CompiledFlow,
@@ -49,21 +34,16 @@ from godwit.plan.compiled import (
     UpstreamInput,
 )
 from godwit.plan.event_times import (
-    check_event_time,
     check_timestamp,
     delay_us,
-    event_time_of,
-    time_columns,
 )
 from godwit.plan.explain import action_of
 from godwit.plan.feedback import FeedbackSource
 from godwit.plan.loops import feedbacks_of
 from godwit.plan.nodes import (
-    ComputeNode,
     CustomNode,
     DropDuplicatesNode,
     JoinNode,
-    LatestNode,
     MapNode,
     OperatorNode,
     PassNode,
@@ -80,16 +60,16 @@ from godwit.plan.nodes import (
 )
 from godwit.plan.staging import REJECTED
 from godwit.plan.stream_columns import Resolver, Retimed, StreamColumns
-from godwit.plan.two_phase import split_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
-    from godwit.time.event_time import RowTime
+
+_LIBRARY: Final = "godwit.library.binding"  # makes operators of all nodes but custom ones
+_PHASES: Final = "godwit.library.windows.phases"
 
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
@@ -100,7 +80,7 @@ def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str
     """
     _check_all_used(flow)
     check_kinds(flow)
-    return _Compilation(flow, resolve, retimed, zone).run()
+    return Compilation(flow, resolve, retimed, zone).run()
 
 
 def _check_all_used(flow: FlowGraph) -> None:
@@ -142,7 +122,7 @@ def _check_all_used(flow: FlowGraph) -> None:
         )
 
 
-class _Compilation:
+class Compilation:
     """One run of the compiler, which binds operators upstream first."""
 
     def __init__(self, flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> None:
@@ -187,11 +167,14 @@ class _Compilation:
             waits_for_input=self.flow.waits_for_input,
         )
         windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
-        return split_windows(
+        if all(node.consolidate == "together" for node in windowed):
+            return whole
+        parted: CompiledFlow = plugins.in_district(_PHASES, "split_windows")(
             whole,
             apart=[node.name for node in windowed if node.consolidate == "apart"],
             measured=[node.name for node in windowed if node.consolidate == "measured"],
         )
+        return parted
 
     def timed_input(self, edge: Input) -> Input:
         """Return an input with its source's event-time column set, if the flow needs event time."""
@@ -253,207 +236,12 @@ class _Compilation:
 
     def bind(self, node: OperatorNode) -> list[Input]:
         """Bind an operator to the types of its columns; return its inputs."""
-        where = f"Operator {node.name!r}"
         for stream in streams_read_by(node):
-            check_sign(stream, *self.columns.of(stream), where)
-        schema, origin = self.columns.of(node.upstream)
-        keys = _keys_of(node.name, node.keys, schema, origin)
-        if isinstance(node, JoinNode):
-            return self.bind_join(node, (schema, origin))
+            check_sign(stream, *self.columns.of(stream), f"Operator {node.name!r}")
         if isinstance(node, CustomNode):
             return self.bind_custom(node)
-        if isinstance(node, PassNode):
-            return self.bind_rows(node, schema)
-        if isinstance(node, DropDuplicatesNode):
-            return self.bind_duplicates(node, schema, origin)
-        if isinstance(node, LatestNode):
-            return self.bind_latest(node, schema, origin)
-        if isinstance(node, ComputeNode) and kind_of(node.upstream) == "changes":
-            return self.bind_compute_changes(node, keys, schema, origin)
-        if isinstance(node, ComputeNode) or (isinstance(node, WindowedNode) and node.aggregates):
-            node = _with_expressions(node, schema)
-            inputs = pa.schema(
-                {
-                    column: _checked_column(
-                        schema, column, f"{where}, result {result!r}, reads", origin
-                    )
-                    for result, aggregate in node.aggregates.items()
-                    for column in aggregate.columns
-                }.values()
-            )
-        else:
-            inputs = pa.schema([field for field in schema if field.name not in node.keys])
-            if isinstance(node, ProcessNode) and node.row_class is not None:
-                node.row_class.check_columns(schema, node.name, origin)
-                read = node.row_class.names  # others need not be sent
-                inputs = pa.schema([field for field in inputs if field.name in read])
-        exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
-        time: RowTime | None = None
-        if isinstance(node, WindowedNode):
-            time = event_time_of(
-                node.upstream,
-                schema,
-                origin,
-                operator=node.name,
-                does="has windows",
-                time=node.time,
-            )
-            if node.late is not None:
-                exchanged = _keys_first(schema, node.keys)  # late rows come out as they came
-            elif time.column not in exchanged.names:
-                exchanged = exchanged.append(schema.field(time.column))
-            if not node.keys:
-                whole = replace(node, keys=tuple(KEY_OF_ALL.names))
-                arriving = pa.schema([*KEY_OF_ALL, *exchanged])
-                operator = windowed_operator(whole, arriving, inputs, time, self.zone)
-            else:
-                operator = windowed_operator(node, exchanged, inputs, time, self.zone)
-            self.operators[node.name] = operator
-            self.timed.update(source.name for source in sources_of(node))
-        else:
-            own = pa.schema(keys or KEY_OF_ALL)
-            self.operators[node.name] = keyed_operator(node, own, inputs, self.zone)
-            if not exchanged.names:  # rows are counted by a column, whichever it is
-                exchanged = pa.schema([schema.field(0)])
-        self.operators[node.name].failures_to = self.errors.get(id(node), "")
-        if isinstance(node, ProcessNode) and node.in_order:
-            does = "processes rows in order of event time"
-            time = event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
-            if node.late is not None:
-                exchanged = _keys_first(schema, node.keys)
-            elif time.column not in exchanged.names:
-                exchanged = exchanged.append(schema.field(time.column))
-            check_storable(node.name, exchanged)
-            self.timed.update(source.name for source in sources_of(node))
-        if isinstance(node, ProcessNode) and node.timing.clock == "event":
-            check_event_time(node.upstream, node.name, "has timers of event time")
-            self.timed.update(source.name for source in sources_of(node))
-        column = None if time is None else time.column
-        inputs = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
-        if tables_of(node):
-            assert isinstance(node, ProcessNode), "no other operator has tables"
-            inputs += self.bind_tables(node, len(inputs))
-        if isinstance(node, ProcessNode) and time is not None:
-            inner = self.operators[node.name]
-            arriving = pa.schema([*([] if node.keys else KEY_OF_ALL), *exchanged])
-            self.operators[node.name] = InOrder(inner, arriving=arriving, time=time)
+        inputs: list[Input] = plugins.in_district(_LIBRARY, "bind")(self, node)
         return inputs
-
-    def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
-        """Bind an operator's broadcast tables; return their inputs, numbered from `first`."""
-        bound: list[Input] = []
-        tables = []
-        for name, table in node.tables.items():
-            schema, origin = self.columns.of(table.stream)
-            where = f"table {name!r} of operator {node.name!r}"
-            keys = _keys_of(node.name, table.keys, schema, origin)
-            columns = _keys_first(schema, table.keys)
-            check_storable(node.name, columns, f"has the {where}, which lanes keep")
-            inputs = self.inputs(
-                node.name, table.stream, table.keys, columns, first=first + len(bound)
-            )
-            for edge in inputs:
-                assert isinstance(edge, SourceInput), "KeyedStream.process refuses other streams"
-                bound.append(replace(edge, table=name))
-            tables.append(
-                Broadcast(
-                    name=name,
-                    operator=node.name,
-                    keyed_by=self.operators[node.name].keys,
-                    keys=pa.schema(keys),
-                    values=pa.schema([f for f in columns if f.name not in table.keys]),
-                    inputs=frozenset(edge.number for edge in inputs),
-                    origin=describe_origin(table.stream),
-                )
-            )
-        self.operators[node.name] = BroadcastOperator(self.operators[node.name], tables)
-        return bound
-
-    def bind_duplicates(
-        self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
-    ) -> list[Input]:
-        """Bind an operator that drops duplicate rows, and return its inputs.
-
-        `schema`, `origin`: columns of its stream, and the stream's description for errors.
-        """
-        options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
-        column = None
-        if kind_of(node.upstream) == "changes":
-            self.operators[node.name] = _one_row_of_each_key(node, schema, first)
-        elif node.within_us is None:
-            self.operators[node.name] = DropDuplicates(**options)
-        else:
-            does = "drops duplicates by event time"
-            time = event_time_of(node.upstream, schema, origin, operator=node.name, does=does)
-            self.operators[node.name] = DropDuplicatesWithin(
-                time=time, within_us=node.within_us, **options
-            )
-            self.timed.update(source.name for source in sources_of(node))
-            column = time.column
-        columns = _keys_first(schema, node.keys)
-        return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
-
-    def bind_latest(self, node: LatestNode, schema: pa.Schema, origin: str) -> list[Input]:
-        """Bind an operator of the newest row of each key, and return its inputs.
-
-        `schema`, `origin`: columns of its stream, and the stream's description for errors.
-        """
-        where = f"Operator {node.name!r}"
-        if node.order_by is not None:
-            _checked_column(schema, node.order_by, f"{where} orders by", origin)
-        check_storable(node.name, schema, "stores the newest row of each key")
-        if kind_of(node.upstream) == "changes":
-            operator = _one_row_of_each_key(node, schema, last, order_by=node.order_by)
-            self.operators[node.name] = operator
-        else:
-            self.operators[node.name] = LatestOperator(
-                name=node.name, keys=node.keys, columns=schema, order_by=node.order_by
-            )
-        columns = _keys_first(schema, node.keys)
-        return self.inputs(node.name, node.upstream, node.keys, columns)
-
-    def bind_compute_changes(
-        self, node: ComputeNode, keys: list[pa.Field], schema: pa.Schema, origin: str
-    ) -> list[Input]:
-        """Bind aggregates over changes, and return their inputs.
-
-        `keys`: key columns. `schema`, `origin`: as for `bind_latest`.
-        """
-        where = f"Operator {node.name!r}"
-        computed_node = _with_expressions(node, schema)
-        read = {}
-        for result, aggregate in computed_node.aggregates.items():
-            for column in aggregate.columns:
-                reads = f"{where}, result {result!r}, reads"
-                read[column] = _checked_column(schema, column, reads, origin)
-        if CHANGE.name in (*read, *node.keys):
-            raise InvalidFlowError(
-                f"{where} reads the sign {CHANGE.name!r} of changes, which is subtracted already.",
-                remedy='gw.count() counts the rows of the table, and gw.sum("x") adds up theirs; '
-                "as_rows() on the stream before makes the sign a column like any other.",
-                operator=node.name,
-                column=CHANGE.name,
-            )
-        operator = ComputeChanges(
-            name=node.name,
-            keys=pa.schema(keys or KEY_OF_ALL),
-            inputs=pa.schema([*read.values(), CHANGE]),
-            aggregates=computed_node.aggregates,
-            rows=schema,
-            mode=node.mode,
-            on_missing=node.on_missing,
-        )
-        self.operators[node.name] = operator
-        others = [field for field in operator.inputs if field.name not in node.keys]
-        exchanged = pa.schema([*keys, *others])
-        return self.inputs(node.name, node.upstream, node.keys, exchanged)
-
-    def bind_rows(self, node: PassNode, schema: pa.Schema) -> list[Input]:
-        """Bind an operator that passes rows on to a sink, and return its inputs."""
-        by = node.row_keys or table_keys(node)
-        by = by if set(by) <= set(schema.names) else ()
-        self.operators[node.name] = PassRows(name=node.name, columns=schema, by=by)
-        return self.inputs(node.name, node.upstream, (), schema)
 
     def bind_custom(self, node: CustomNode) -> list[Input]:
         """Bind an operator that makes itself, and return the inputs of its streams."""
@@ -461,43 +249,14 @@ class _Compilation:
         schemas = []
         for stream, keys in node.streams:
             schema, origin = self.columns.of(stream)
-            _keys_of(node.name, keys, schema, origin)
-            columns = _keys_first(schema, keys)
+            keys_of(node.name, keys, schema, origin)
+            columns = keys_first(schema, keys)
             schemas.append(schema if node.in_order else columns)
             inputs += self.inputs(node.name, stream, keys, columns, first=len(inputs))
         operator = self.operators[node.name] = node.make(schemas)
         operator.zone, operator.failures_to = self.zone, self.errors.get(id(node), "")
         if operator.over_event_time or operator.has_timers:
             self.timed.update(source.name for source in sources_of(node) if source.time is not None)
-        return inputs
-
-    def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
-        """Bind a join, and return the inputs of its left and right streams.
-
-        `left`: columns of the left stream, and its description for messages.
-        """
-        right = self.columns.of(node.right)
-        _keys_of(node.name, node.right_keys, *right)
-        inputs: list[Input] = []
-        numbers = []
-        for stream, keys, (schema, _) in (
-            (node.upstream, node.keys, left),
-            (node.right, node.right_keys, right),
-        ):
-            columns = _keys_first(schema, keys)
-            # of several, `join_operator` tells
-            times = [] if node.of_tables else time_columns(stream)
-            side_inputs = self.inputs(
-                node.name, stream, keys, columns, time=next(iter(times), None), first=len(inputs)
-            )
-            numbers.append(len(side_inputs))
-            inputs += side_inputs
-        if node.of_tables:
-            self.operators[node.name] = changes_join(node, left, right, (numbers[0], numbers[1]))
-            return inputs
-        operator = join_operator(node, left, right, (numbers[0], numbers[1]))
-        self.operators[node.name] = operator
-        self.timed.update(source.name for source in sources_of(node))
         return inputs
 
     def inputs(
@@ -690,47 +449,6 @@ class _Compilation:
         check_unique("sink", sink, taken, self.flow.name)
 
 
-def _with_expressions(
-    node: ComputeNode | WindowedNode, schema: pa.Schema
-) -> ComputeNode | WindowedNode:
-    """Return a node whose aggregates have expressions where no column has that name."""
-    aggregates = {}
-    for result, aggregate in node.aggregates.items():
-        try:
-            aggregates[result] = computed(aggregate, schema)
-        except InvalidFlowError as error:
-            raise InvalidFlowError(
-                f"Result {result!r} of operator {node.name!r}: {error.message}",
-                remedy=error.remedy,
-                **{**error.context, "operator": node.name, "result": result},
-            ) from error
-    return replace(node, aggregates=aggregates)
-
-
-def _one_row_of_each_key(
-    node: DropDuplicatesNode | LatestNode,
-    schema: pa.Schema,
-    aggregate: Callable[[str], Aggregate],
-    *,
-    order_by: str | None = None,
-) -> ComputeChanges:
-    """Return the operator that takes one live row of each key, as changes.
-
-    `schema`: columns of the changes. `aggregate`: of a column, `first` or `last`.
-    """
-    others = [name for name in schema.names if name not in (*node.keys, CHANGE.name)]
-    return ComputeChanges(
-        name=node.name,
-        keys=pa.schema([schema.field(key) for key in node.keys]),
-        inputs=_keys_first(schema, node.keys),
-        aggregates={name: aggregate(name) for name in others},
-        rows=schema,
-        mode="changes",
-        on_missing=node.on_missing,
-        order_by=order_by,
-    )
-
-
 def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
     """Set the columns that decide an operator's key groups.
 
@@ -747,12 +465,10 @@ def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
     operator.partition_stated = node.partition_by is not None
 
 
-def _keys_of(
-    operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
-) -> list[pa.Field]:
+def keys_of(operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str) -> list[pa.Field]:
     """Return an operator's key columns; refuse other types. `origin`: its input, for errors."""
     fields = [
-        _checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
+        checked_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys
     ]
     for field in fields:
         if not is_key_type(field.type):
@@ -766,13 +482,13 @@ def _keys_of(
     return fields
 
 
-def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
+def keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
     """Return a schema with the key columns moved to the front."""
     others = [field for field in schema if field.name not in keys]
     return pa.schema([*(schema.field(key) for key in keys), *others])
 
 
-def _checked_column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
+def checked_column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
     """Return a column of a stream; refuse a name that the stream does not have.
 
     `subject`, `origin`: who reads the column, and the stream, for messages.

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.operators.windows.operator import WINDOW_END
-from godwit.operators.windows.spec import Hopping
+from godwit.operators.window_specs import WINDOW_END, Hopping
 from godwit.plan.feedback import FeedbackSource
 from godwit.plan.nodes import (
     ComputeNode,

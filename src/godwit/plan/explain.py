@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.columns.whole_stream import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.text import counted
-from godwit.operators.aggregates.conditions import Conditional
+from godwit.operators.aggregate import aggregate_text
+from godwit.operators.declared import ListState, MapState
 from godwit.operators.operator import KeyedOperator
-from godwit.operators.states.declared import ListState, MapState
-from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.operator import EventTimeOperator
-from godwit.operators.windows.process import WindowedProcess
-from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
 from godwit.plan.maps import ArrowMap
 from godwit.plan.nodes import (
@@ -42,11 +38,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.model.events import Event
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.states.declared import Declared
+    from godwit.operators.declared import Declared
     from godwit.plan.compiled import CompiledFlow, Component, Input, SinkOutput
     from godwit.plan.nodes import OperatorNode
-    from godwit.time.event_time import SourceTime
+    from godwit.time.event_time import RowTime, SourceTime
 
 _WIDTH = 100
 _LABEL = 10
@@ -223,8 +218,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled_lines("key", [key])
     if operator.partition_by:
         yield from _labelled_lines("placed", [f"by {', '.join(operator.partition_by)}"])
-    if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
-        yield from _labelled_lines("time", [_event_time(operator)])
+    if operator.window_time is not None:
+        yield from _labelled_lines("time", [_event_time(operator.window_time)])
     exchanges = [_exchange_text(flow, feed, operator, names) for feed in inputs]
     yield from _labelled_lines("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled_lines(
@@ -252,10 +247,10 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled_lines("feeds", list(dict.fromkeys(consumers)))
 
 
-def _event_time(operator: EventTimeOperator) -> str:
+def _event_time(time: RowTime) -> str:
     """Return the text about the event-time column of an operator."""
-    column = f"event time {operator.time.column!r}"
-    return f"{column}, the end of a window" if operator.time.is_end else column
+    column = f"event time {time.column!r}"
+    return f"{column}, the end of a window" if time.is_end else column
 
 
 def _texts_about_states(operator: KeyedOperator) -> Iterator[str]:
@@ -318,7 +313,7 @@ def _emission_text(operator: KeyedOperator) -> str:
         return "all keys, in every epoch"
     if operator.changes:
         return "of keys that changed in the epoch, the result before and the one after"
-    if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
+    if operator.over_event_time and type(operator).emits == KeyedOperator.emits:
         if operator.update:
             return "windows that grew in the epoch, with what they hold by then"
         return "windows, once each, when the watermark has passed their end"
@@ -424,17 +419,9 @@ def action_of(node: OperatorNode) -> str:
     if isinstance(node, ComputeNode) and node.windows is not None:
         windows = f" per window: {node.windows}"
     results = (
-        f"{result} = {_aggregate_text(aggregate)}" for result, aggregate in node.aggregates.items()
+        f"{result} = {aggregate_text(aggregate)}" for result, aggregate in node.aggregates.items()
     )
     return f"compute {', '.join(results)}{windows}"
-
-
-def _aggregate_text(aggregate: Aggregate) -> str:
-    """Return an aggregate as text: a call, with its condition."""
-    if isinstance(aggregate, Conditional):
-        return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
-    name = getattr(aggregate, "name", type(aggregate).__name__)
-    return f"{name}({', '.join(aggregate.columns)})"
 
 
 def _declared_text(state: Declared) -> str:

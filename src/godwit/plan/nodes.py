@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from godwit.operators.calls import NO_TIMERS, Timing
+from godwit.operators.timers import NO_TIMERS, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.columns.signed import Kind
-    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.aggregate import Aggregate
     from godwit.operators.asynchronous import Async
-    from godwit.operators.batch import Frames, StateColumns
-    from godwit.operators.compute import OutputMode
-    from godwit.operators.joins.sides import How
-    from godwit.operators.live_rows import OnMissing
+    from godwit.operators.declared import Declared, Frames, StateColumns, ValueState
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.states.declared import Declared, ValueState
-    from godwit.operators.windows.rows import RowWindows
-    from godwit.operators.windows.spec import WindowSpec
+    from godwit.operators.window_specs import RowWindows, WindowSpec
     from godwit.sources.source import Source
     from godwit.time.event_time import QueryWatermark, SourceTime
     from godwit.values.records import RowClass
+
+OutputMode: TypeAlias = Literal["update", "complete", "changes"]
+How: TypeAlias = Literal["inner", "left", "right", "full"]
+OnMissing: TypeAlias = Literal["refuse", "wait"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

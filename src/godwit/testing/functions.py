@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from godwit import types
 from godwit.api.checks import timing_of
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import stream
@@ -23,11 +24,7 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_call, user_class
 from godwit.model.signatures import is_asynchronous, own_signature
-from godwit.operators.states.declared import ListState, MapState, ValueState
-from godwit.operators.states.lists import ListOfKey
-from godwit.operators.states.maps import MapOfKey
-from godwit.operators.states.operator import States
-from godwit.operators.states.values import ValueOfKey
+from godwit.operators.declared import ListState, MapState, States, ValueState
 from godwit.testing.flows import EPOCH, Moment, cluster
 from godwit.values.codec import State
 
@@ -337,9 +334,9 @@ def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callabl
 
 def _copied(of_key: Any) -> Any:
     """Return a named state's content as a value, list or dict."""
-    if isinstance(of_key, ValueOfKey):
+    if isinstance(of_key, types.ValueOfKey):
         return copy.deepcopy(of_key.value) if of_key.exists else None
-    return dict(of_key.items()) if isinstance(of_key, MapOfKey) else list(of_key)
+    return dict(of_key.items()) if isinstance(of_key, types.MapOfKey) else list(of_key)
 
 
 def _seed(state: Any, value: Any) -> None:
@@ -347,9 +344,9 @@ def _seed(state: Any, value: Any) -> None:
     if isinstance(state, States):
         for name, of_name in value.items():
             _seed(state[name], of_name)
-    elif isinstance(state, State | ValueOfKey):
+    elif isinstance(state, State | types.ValueOfKey):
         state.value = copy.deepcopy(value)
-    elif isinstance(state, ListOfKey):
+    elif isinstance(state, types.ListOfKey):
         state.replace(copy.deepcopy(list(value)))
     elif isinstance(state, MutableMapping):  # also a map of a key
         for name in list(state):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.operators.hot_keys.grid import Spreads
-    from godwit.operators.windows.slots import Slots
+    from godwit.operators.slots import Slots
 
 _SAMPLE: Final = 0xF  # one hash in sixteen
 

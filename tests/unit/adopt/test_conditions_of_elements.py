@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from godwit.adopt.functions import Constant, Form, Function, Lambda
-from godwit.operators.aggregates.arithmetic import EvaluationError
-from godwit.operators.aggregates.expressions import Column, Rows
+from godwit.library.aggregates.arithmetic import EvaluationError
+from godwit.library.aggregates.expressions import Column, Rows
 
 _LONG, _TRUTH = pa.int64(), pa.bool_()
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from godwit.adopt.functions import Function
 from godwit.adopt.text_functions import date_format_of
-from godwit.operators.aggregates.expressions import Column, Rows
+from godwit.library.aggregates.expressions import Column, Rows
 
 
 def test_an_offset_from_before_time_zones_has_seconds() -> None:

@@ -14,7 +14,7 @@ from godwit.adopt.grouped import GroupsInTime
 from godwit.adopt.sessions import SparkSessions
 from godwit.adopt.windows import SparkWindows
 from godwit.api.streams import Stream
-from godwit.operators import aggregates as gwa
+from godwit.library import aggregates as gwa
 from godwit.plan.nodes import CustomNode
 from godwit.time.event_time import RowTime
 from godwit.time.grid import PaneGrid, TimeWindow

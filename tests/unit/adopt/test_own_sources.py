@@ -19,7 +19,7 @@ from godwit.adopt.scanned_files import ScannedFiles
 from godwit.adopt.stateless import ComputedColumn, Projection, Selection, StatelessPart
 from godwit.adopt.text_scans import SparkText
 from godwit.connect.files.file_formats import ParquetFormat
-from godwit.operators.aggregates.expressions import Column, IsNull, Not
+from godwit.library.aggregates.expressions import Column, IsNull, Not
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from godwit.adopt.spark_aggregates import EncodedAggregate, JoinedText, Numeric
-from godwit.operators import aggregates as gw
+from godwit.library import aggregates as gw
 
 if TYPE_CHECKING:
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.aggregates.arithmetic import Overflow
+    from godwit.library.aggregates.arithmetic import Overflow
+    from godwit.operators.aggregate import Aggregate
 
 _STRUCT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
 _TYPES: list[pa.DataType] = [_STRUCT, pa.int64(), pa.float64(), pa.string()]

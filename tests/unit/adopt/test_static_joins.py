@@ -15,7 +15,7 @@ from godwit.adopt import static_joins
 from godwit.adopt.encoding import order_keys
 from godwit.adopt.functions import Form
 from godwit.adopt.static_joins import StaticJoin
-from godwit.operators.aggregates.expressions import Column
+from godwit.library.aggregates.expressions import Column
 
 _FLOAT, _TEXT = pa.float64(), pa.string()
 

@@ -9,7 +9,7 @@ from tests.support.fake_flow import resolver
 from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
-from godwit.operators.aggregates import sum  # noqa: A004
+from godwit.library.aggregates import sum  # noqa: A004
 
 if TYPE_CHECKING:
     from godwit.api.streams import Stream

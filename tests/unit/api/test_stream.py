@@ -11,9 +11,10 @@ from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.api.streams import KeyedStream, Stream, WindowedStream
+from godwit.library.aggregates import count, sum  # noqa: A004
 from godwit.model.errors import InvalidFlowError
-from godwit.operators.aggregates import Aggregator, count, sum  # noqa: A004
-from godwit.operators.states.declared import ValueState
+from godwit.operators.aggregate import Aggregator
+from godwit.operators.declared import ValueState
 from godwit.plan.nodes import ComputeNode, ProcessNode
 
 

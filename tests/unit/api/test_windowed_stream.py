@@ -11,10 +11,9 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, flow_of, resolver
 from tests.support.window_flows import ROWS
 
 from godwit.api.flow import LogicalFlow
+from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.rows import rows
-from godwit.operators.windows.spec import hopping, tumbling
+from godwit.operators.window_specs import hopping, rows, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

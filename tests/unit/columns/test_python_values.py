@@ -22,9 +22,9 @@ from godwit.columns.python_values import (
     rows_as_tuples,
     zone_of,
 )
+from godwit.library.emitted import Emitted
+from godwit.library.windows.process import WindowedProcess, call_for_windows
 from godwit.model.errors import UserFunctionError
-from godwit.operators.emitted import Emitted
-from godwit.operators.windows.process import WindowedProcess, call_for_windows
 from godwit.time.event_time import RowTime
 from godwit.time.grid import PaneGrid, TimeWindow
 

@@ -23,12 +23,12 @@ from godwit.control.windows import (
     splitting_of,
 )
 from godwit.engine.policies import FlowEpoch
+from godwit.library.windows.two_phase import ConsolidatePart
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import KeyGroupLoad
-from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.explain import explain
 from godwit.plan.grouping import regrouped
 

@@ -12,8 +12,8 @@ import pytest
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.operators.calls import FiredTimer, Timers
-from godwit.operators.states.declared import ListState, MapState, ValueState
+from godwit.operators.declared import ListState, MapState, ValueState
+from godwit.operators.timers import FiredTimer, Timers
 from godwit.plan.maps import map_dataframe
 
 

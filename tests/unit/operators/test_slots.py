@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.operators.windows.slots import Slots
+from godwit.operators.slots import Slots
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow
 
 S = 1_000_000

@@ -12,9 +12,10 @@ from tests.support.fake_flow import flow_of
 from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
+from godwit.library.aggregates import count, last, sum  # noqa: A004
 from godwit.model.errors import GodwitError
-from godwit.operators.aggregates import Aggregator, count, last, sum  # noqa: A004
-from godwit.operators.states.declared import ValueState
+from godwit.operators.aggregate import Aggregator
+from godwit.operators.declared import ValueState
 
 if TYPE_CHECKING:
     from godwit.api.streams import Stream

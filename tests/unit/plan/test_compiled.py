@@ -11,9 +11,9 @@ import pytest
 from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
-from godwit.operators.aggregates import count, max, sum  # noqa: A004
-from godwit.operators.compute import ComputeOperator
-from godwit.operators.process import ProcessOperator
+from godwit.library.aggregates import count, max, sum  # noqa: A004
+from godwit.library.compute import ComputeOperator
+from godwit.library.process import ProcessOperator
 from godwit.plan.compiled import CompiledFlow, SourceInput, UpstreamInput
 from godwit.plan.lineage import flow_version
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.fake_flow import FakeDataFrame
 
 from godwit.api.flow import LogicalFlow as Flow
-from godwit.operators.aggregates import count, max, sum  # noqa: A004
-from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.library.aggregates import count, max, sum  # noqa: A004
+from godwit.operators.window_specs import hopping, session, tumbling
 from godwit.plan.explain import explain
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]

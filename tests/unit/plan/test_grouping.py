@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
+from godwit.library.aggregates import count, sum  # noqa: A004
 from godwit.model.errors import InvalidPlanError
-from godwit.operators.aggregates import count, sum  # noqa: A004
 from godwit.plan.explain import explain
 from godwit.plan.grouping import in_lane_inputs
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.fake_flow import ORDERS, FakeDataFrame, FakeSink
 
 from godwit.api.flow import LogicalFlow as Flow
+from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import tumbling
+from godwit.operators.window_specs import tumbling
 from godwit.plan.compiled import SourceInput, UpstreamInput
 from godwit.plan.explain import explain
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.window_flows import WindowedRun
 
+from godwit.library import aggregates as gw
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import grid_of, hopping, tumbling
+from godwit.operators.window_specs import grid_of, hopping, tumbling
 from godwit.time.calendar import UNIT_US, Calendar, CalendarGrid
 from godwit.time.grid import BEGINNING, END, TimeWindow
 

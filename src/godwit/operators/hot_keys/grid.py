@@ -6,7 +6,7 @@ key may have (`KeyedOperator.max_parts`), assigns rows to parts (`KeyedOperator.
 what happens to parts that a key leaves.  The instruction and the commit record name the spread
 keys.  A part is one more hashed column, so the rest of the engine does not know of parts.
 
-*If states can be merged* (`godwit.operators.hot_keys.parts`), the grid has one column, rows are
+*If states can be merged* (`godwit.library.parts`), the grid has one column, rows are
 divided among its rows, and the states of parts that a key leaves are merged at once.
 
 *In a join*, a row of the left goes to all parts in one row of the grid, chosen by a hash of its

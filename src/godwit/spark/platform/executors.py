@@ -248,7 +248,8 @@ def run_trial_epoch(executor: Executor, source: Any, spark: SparkContext) -> Non
 
 def _discard_rows(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
     """Read rows and send nothing; the task of a trial epoch."""
-    import_module("godwit.spark.stages.stages")
+    for module in ("godwit.spark.stages.stages", "godwit.library.binding"):
+        import_module(module)
     for _ in batches:
         pass
     yield lane, b""

@@ -9,6 +9,7 @@ godwit.spark.platform.python_daemon`` where the executors' Python has Godwit whe
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 
 gc.disable()  # imported modules stay, and the first epoch waits for this
 
@@ -16,6 +17,8 @@ import pyspark.worker  # noqa: E402, F401  loaded for the workers
 from pyspark.daemon import manager  # noqa: E402
 
 import godwit.spark.stages.stages  # noqa: E402, F401
+
+import_module("godwit.library.binding")  # and with it the operators
 
 if __name__ == "__main__":
     gc.collect()

@@ -15,8 +15,8 @@ from tests.support.window_flows import WindowedRun
 from godwit.engine.lane.packing import hot_hashes, mask_of_hot_rows, sample_positions
 from godwit.engine.outcomes import hot_keys_of
 from godwit.engine.settings import Lanes
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import hopping
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import hopping
 
 if TYPE_CHECKING:
     from pathlib import Path

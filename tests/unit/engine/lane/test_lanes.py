@@ -12,9 +12,9 @@ from tests.support.lane_flows import Model, flow_of, rows_of, summed
 from tests.support.manual_run import ManualRun
 from tests.support.rounds import rounds
 
+from godwit.library import aggregates as gw
 from godwit.migration import LossPolicy, Policy
 from godwit.model.assignment import even_assignment
-from godwit.operators import aggregates as gw
 
 if TYPE_CHECKING:
     from pathlib import Path

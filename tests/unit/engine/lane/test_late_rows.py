@@ -9,17 +9,17 @@ import pytest
 from tests.support.fake_flow import FakeSink
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
+from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import session, tumbling
+from godwit.operators.window_specs import session, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from godwit.api.streams import Stream
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.windows.spec import WindowSpec
+    from godwit.operators.aggregate import Aggregate
+    from godwit.operators.window_specs import WindowSpec
 
 LEFT = Feed({"k": pa.string(), "ts": TIME, "v": pa.int64()})
 RIGHT = Feed({"k": pa.string(), "at": TIME, "w": pa.int64()}, {"event_time": "at"})

@@ -13,6 +13,9 @@ from tests.support.states_run import Model, StatesRun, obey
 from godwit.api.declarations import OnTimer
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import WrittenState
+from godwit.library.states import maps
+from godwit.library.states.operator import ProcessOfStates
+from godwit.library.states.stored import LookAhead
 from godwit.model.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -21,10 +24,7 @@ from godwit.model.errors import (
     StateEncodingError,
     UserFunctionError,
 )
-from godwit.operators.states import maps
-from godwit.operators.states.declared import ListState, MapState, ValueState
-from godwit.operators.states.operator import ProcessOfStates
-from godwit.operators.states.stored import LookAhead
+from godwit.operators.declared import ListState, MapState, ValueState
 from godwit.ops.edits import remove_key
 from godwit.plan.lineage import flow_version
 

@@ -21,9 +21,9 @@ from godwit.engine.lane.rows import (
     unpack_payloads,
 )
 from godwit.engine.lane.wire import Header, Shipment, ship
-from godwit.operators import aggregates as gw
-from godwit.operators.compute import ComputeOperator
-from godwit.operators.process import ProcessOperator
+from godwit.library import aggregates as gw
+from godwit.library.compute import ComputeOperator
+from godwit.library.process import ProcessOperator
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 from tests.support.window_flows import ROWS, WindowedRun
 
 from godwit.api.flow import LogicalFlow
+from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.operators.window_specs import hopping, session, tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import tumbling
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import tumbling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,9 +14,9 @@ from tests.support.window_flows import WindowedRun
 
 from godwit.engine.event_time import EventTimes
 from godwit.engine.outcomes import count_left_out, rows_left_out
+from godwit.library import aggregates as gw
 from godwit.model.events import RowsLeftOut
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.operators.window_specs import hopping, session, tumbling
 from godwit.store.image import open_file
 from godwit.store.local_store import LocalState
 

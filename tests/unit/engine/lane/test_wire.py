@@ -12,8 +12,8 @@ from tests.support.manual_run import ManualRun
 
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.wire import Header, Shipment, ship, split_by_place, unpack_rows
+from godwit.library import aggregates as gw
 from godwit.model.key_groups import key_groups_of
-from godwit.operators import aggregates as gw
 
 if TYPE_CHECKING:
     from pathlib import Path

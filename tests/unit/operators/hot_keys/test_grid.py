@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.unit.operators.test_joins import ORDERS, PAYMENTS, compiled, refused, source
+from tests.unit.library.test_joins import ORDERS, PAYMENTS, compiled, refused, source
 
 from godwit.checkpoint.records import ComponentPlan, Grid, HotKey, PhysicalPlan
 from godwit.columns.hashing import hash_keys
+from godwit.library.joins.sides import LEFT, RIGHT
 from godwit.model.errors import InvalidPlanError
 from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of
 from godwit.operators.hot_keys.grid import (
@@ -22,7 +23,6 @@ from godwit.operators.hot_keys.grid import (
     key_group_of_part,
     measure_work,
 )
-from godwit.operators.joins.sides import LEFT, RIGHT
 from godwit.plan.explain import explain
 
 if TYPE_CHECKING:

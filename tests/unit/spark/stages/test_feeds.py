@@ -9,8 +9,8 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.operators import aggregates as gw
-from godwit.operators.windows.spec import tumbling
+from godwit.library import aggregates as gw
+from godwit.operators.window_specs import tumbling
 from godwit.spark.stages.source_rows import feeds_of, read_feeds, union_columns
 
 LEFT = pa.schema({"k": pa.string(), "v": pa.int64(), "w": pa.int64(), "unread": pa.binary()})

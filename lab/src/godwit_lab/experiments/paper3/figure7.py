@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.operators.windows.closing import Pieces
-from godwit.operators.windows.consolidation import ConsolidationProblem, plan_consolidation
-from godwit.operators.windows.kept import kept_spans
+from godwit.library.windows.closing import Pieces
+from godwit.library.windows.consolidation import ConsolidationProblem, plan_consolidation
+from godwit.library.windows.kept import kept_spans
 from godwit.time.event_time import EpochTime
 from godwit.time.grid import BEGINNING, END, PaneGrid, TimeWindow
 from godwit_lab.cli.reproduce.figure import (
