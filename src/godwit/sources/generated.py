@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.model.errors import SourceError
-from godwit.model.naming import check_number, type_name
-from godwit.sources.source import Lag, Source, Split
+from godwit.model.naming import check_number
+from godwit.sources.source import Lag, Source, Split, moment_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,7 @@ class GeneratedSource(Source):
             )
         self._rows_per_s, self._paced = float(rows_per_s), bool(paced)
         self._max_rows, self._num_rows, self._seed = max_rows_per_epoch, num_rows, seed
-        self._start_us = None if start is None else _moment_us(start)
+        self._start_us = None if start is None else moment_us(start, "A generated source has start")
         self._now_us = now_us
 
     def __getstate__(self) -> dict[str, Any]:
@@ -245,22 +245,6 @@ def _mix_bits(words: Words) -> Words:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def _moment_us(start: object) -> int:
-    """Return the user's start time in microseconds of Unix time (UTC without zone), or raise."""
-    try:
-        moment = dt.datetime.fromisoformat(start) if isinstance(start, str) else start
-    except ValueError:
-        moment = None
-    if not isinstance(moment, dt.datetime):
-        shown = repr(start) if isinstance(start, str) else f"a value of type {type_name(start)}"
-        raise SourceError(
-            f"A generated source has start={shown}.",
-            remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
-        )
-    moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
 
 
 def _iso(time_us: int) -> str:

@@ -20,12 +20,14 @@ is opened again.
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.naming import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -502,3 +504,22 @@ def _is_not_after(position: Position, other: Position) -> bool:
             return same and all(map(_is_not_after, position, other))
         case _:
             return bool(position == other)
+
+
+def moment_us(value: object, given: str) -> int:
+    """Return a user's datetime, or text of one, in microseconds of Unix time (UTC without zone).
+
+    Raises `SourceError` for anything else; `given`: source and option, as in "A source has start".
+    """
+    try:
+        moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        moment = None
+    if not isinstance(moment, dt.datetime):
+        shown = repr(value) if isinstance(value, str) else f"a value of type {type_name(value)}"
+        raise SourceError(
+            f"{given}={shown}.",
+            remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
+        )
+    moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)

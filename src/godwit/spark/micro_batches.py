@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import uuid
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entr
 from godwit.checkpoint.storage import LocalStorage
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 from godwit.runtime.settings import is_bounded, is_once, known_interval_s
+from godwit.sinks.file_systems import force_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,10 +110,10 @@ class MicroBatches:
             # Hadoop's checksum lies beside it, and a file that does not match it is not read.
             for path in (file, file.with_name(f".{file.name}.crc")):
                 with suppress(FileNotFoundError):
-                    _fsync(path)
+                    force_file(path)
         for directory in dict.fromkeys(file.parent for file in files):
             with suppress(FileNotFoundError):
-                _fsync(directory)
+                force_file(directory)
 
     def _read_micro_batch(self, number: int) -> BatchRef:
         """Return a micro-batch with offsets and files of Spark's logs; raise if they lack any."""
@@ -196,15 +196,6 @@ class MicroBatches:
             "both from the same moment, or let `godwit checkpoint repair` put Spark's log back to "
             "what the checkpoint has committed. Nothing was changed.",
         )
-
-
-def _fsync(path: Path) -> None:
-    """Make a file or directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"

@@ -9,7 +9,6 @@ passed over.  A file that VACUUM has removed before it was read is an error that
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import OrderedDict
 from dataclasses import replace
 from functools import partial
@@ -46,9 +45,10 @@ from godwit.connect.lakes.table_rows import TableRows
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import check_number, listing
 from godwit.sinks.file_systems import destination_of, place_of
-from godwit.sources.source import Lag, Source, Split
+from godwit.sources.source import Lag, Source, Split, moment_us
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.connect.delta.log import Commit, Metadata
@@ -92,7 +92,9 @@ class DeltaSource(Source):
             self.kind = "changes"
         self.table_keys = tuple(keys)
         self._version, self._snapshot = version, snapshot
-        self._timestamp_us = None if timestamp is None else _time_us(timestamp)
+        self._timestamp_us = (
+            None if timestamp is None else moment_us(timestamp, "A Delta source has timestamp")
+        )
         if version is not None and timestamp is not None:
             raise SourceError(
                 f"The source of the Delta table {self._table.shown!r} has version= and timestamp=.",
@@ -443,18 +445,3 @@ class DeltaSource(Source):
 def _place_in(version: DeltaPosition, piece: int, row: int) -> DeltaPosition:
     """Return a place in a version."""
     return replace(version, piece=piece, row=row)
-
-
-def _time_us(timestamp: object) -> int:
-    """Return the user's timestamp in microseconds of Unix time (UTC without zone), or raise."""
-    try:
-        moment = dt.datetime.fromisoformat(timestamp) if isinstance(timestamp, str) else timestamp
-    except ValueError:
-        moment = None
-    if not isinstance(moment, dt.datetime):
-        raise SourceError(
-            f"A Delta source has timestamp={timestamp!r}.",
-            remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
-        )
-    moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
