@@ -28,6 +28,8 @@ from tests.support.required import pytest_make_collect_report, pytest_runtest_ma
 from tests.support.rounds import rounds
 from tests.support.usual_cases import leave_out_long_cases, pytest_report_header
 
+from godwit.store.compiled import LOADER
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -56,6 +58,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Also of what tests start as programs. Most JVMs here live for seconds.
 spare_jvms()
 use_memory_for_files()
+# What runs in this process uses machine code from the first row; programs that it starts do not.
+LOADER.mode = "now"
 
 # Nothing depends on chance or on how busy the machine is: the same examples everywhere, none of
 # them timed.  `@settings` of a test changes what it names and keeps the rest.

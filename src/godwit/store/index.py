@@ -18,12 +18,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from godwit.store.compiled import kernel, read_only
+
 Rows = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this if and only if the tags are equal
-_FREE = np.uint64(0)
+_FREE, _ONE = np.uint64(0), np.uint64(1)
 _STEPS = 4  # slots probed one by one before a search continues by eight
 _WINDOW = np.arange(1, 9)[None, :]  # eight slots are one cache line
 
@@ -60,6 +62,11 @@ class HashIndex:
         for none; and the slots, shape ``(n,)``, where the searches ended, free where the row is -1.
         Raises `IndexError` if no slot is free: the array is damaged.
         """
+        if (search := _search_first.ready(len(hashes))) is not None:
+            rows, ends = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+            if not search(self._slots, hashes, self._home_shift, rows, ends):
+                raise self._full_error()
+            return rows, ends
         ends = (hashes >> self._home_shift).view(np.int64)
         tags = hashes & _TAG_MASK
         slots = self._slots.take(ends)
@@ -80,6 +87,10 @@ class HashIndex:
         `hashes`, `ends`: shape ``(n,)``. Returns as `first`.
         """
         ends, rows = ends.copy(), np.full(len(ends), -1, np.int64)
+        if (search := _search_following.ready(len(hashes))) is not None:
+            if not search(self._slots, hashes, rows, ends):
+                raise self._full_error()
+            return rows, ends
         self._probe(hashes & _TAG_MASK, ends, rows, np.arange(len(ends)))
         return rows, ends
 
@@ -106,6 +117,10 @@ class HashIndex:
         one is in it, and the others continue to the next slot.
         """
         slots = self._slots
+        if (place := _place.ready(len(entries))) is not None:
+            if not place(slots, entries, starts):
+                raise self._full_error()
+            return
         while entries.size:
             free = slots.take(starts) == _FREE
             slots[starts[free]] = entries[free]
@@ -141,4 +156,73 @@ class HashIndex:
             open_ = open_[~ended]
             if not open_.size:
                 return
-        raise IndexError(f"All {len(self._slots)} slots are used; half of them should be free.")
+        raise self._full_error()
+
+    def _full_error(self) -> IndexError:
+        """Return the error that no slot is free, so that searches do not end."""
+        return IndexError(f"All {len(self._slots)} slots are used; half of them should be free.")
+
+
+_HASHES = read_only("uint64")
+_AT_ONCE = 256  # hashes whose first slots are read before any is compared: memory answers at once
+
+
+@kernel(f"boolean({_HASHES}, {_HASHES}, uint64, int64[::1], int64[::1])")
+def _search_first(
+    slots: UInt64Array, hashes: UInt64Array, home_shift: np.uint64, rows: Rows, ends: Rows
+) -> bool:
+    """Search each hash from its home on; write `rows` and `ends` as `HashIndex.first` returns them.
+
+    Returns false if no slot is free.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for first in range(0, len(hashes), _AT_ONCE):
+        last = min(first + _AT_ONCE, len(hashes))
+        for i in range(first, last):
+            ends[i] = np.int64(slots[hashes[i] >> home_shift])
+        for i in range(first, last):
+            tag, place = hashes[i] & _TAG_MASK, hashes[i] >> home_shift
+            slot, probes = np.uint64(ends[i]), 0
+            while slot ^ tag >= _TAGGED and slot != _FREE:
+                probes += 1
+                if probes > len(slots):
+                    return False
+                place = (place + _ONE) & mask
+                slot = slots[place]
+            ends[i] = np.int64(place)
+            rows[i] = np.int64(slot ^ tag) - 1 if slot ^ tag < _TAGGED else -1
+    return True
+
+
+@kernel(f"boolean({_HASHES}, {_HASHES}, int64[::1], int64[::1])")
+def _search_following(slots: UInt64Array, hashes: UInt64Array, rows: Rows, ends: Rows) -> bool:
+    """Search each hash after its slot in `ends`; write and return as `_search_first` does."""
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(hashes)):
+        tag, place, probes = hashes[i] & _TAG_MASK, np.uint64(ends[i]), 0
+        while True:
+            place = (place + _ONE) & mask
+            slot = slots[place]
+            if slot ^ tag < _TAGGED or slot == _FREE:
+                break
+            probes += 1
+            if probes > len(slots):
+                return False
+        ends[i] = np.int64(place)
+        rows[i] = np.int64(slot ^ tag) - 1 if slot ^ tag < _TAGGED else -1
+    return True
+
+
+@kernel(f"boolean(uint64[::1], {_HASHES}, {read_only('int64')})")
+def _place(slots: UInt64Array, entries: UInt64Array, starts: Rows) -> bool:
+    """Write each entry to the first free slot from its start on; return false if none is free."""
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(entries)):
+        place, probes = np.uint64(starts[i]) & mask, 0
+        while slots[place] != _FREE:
+            probes += 1
+            if probes > len(slots):
+                return False
+            place = (place + _ONE) & mask
+        slots[place] = entries[i]
+    return True
