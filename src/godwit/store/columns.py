@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
+from godwit.store.compiled import kernel, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -351,6 +352,20 @@ class VariableColumn:
         return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        if self._refs is None and (compare := _entries_equal.ready(len(rows))) is not None:
+            same = np.empty(len(rows), np.bool_)
+            if len(rows) and not compare(
+                self._offsets,
+                self._heap,
+                words_anywhere(self._heap),
+                self.words[HEAP],
+                rows,
+                offsets_of(encoded.values),
+                *_bytes_and_words(encoded.values.buffers()[2]),
+                same,
+            ):
+                raise IndexError(f"An entry of a {self.dtype} column is not within its heap.")
+            return _with_nulls_equal(self, same, rows, encoded)
         stored = self._copy_entries(rows)
         if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent case
             same = np.ones(len(rows), np.bool_)
@@ -406,6 +421,67 @@ class VariableColumn:
         self.words[ENTRIES] = self.words[HEAP] = self.words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0
+
+
+_OFFSETS_TYPE, _BYTES_TYPE = read_only("uint64"), read_only("uint8")
+_WORDS_TYPE = read_only("uint64", anywhere=True)
+
+
+@kernel(
+    f"boolean({_OFFSETS_TYPE}, {_BYTES_TYPE}, {_WORDS_TYPE}, uint64, {read_only('int64')},"
+    f" {_OFFSETS_TYPE}, {_BYTES_TYPE}, {_WORDS_TYPE}, boolean[::1])"
+)
+def _entries_equal(  # noqa: PLR0917
+    offsets: npt.NDArray[np.uint64],
+    heap: npt.NDArray[np.uint8],
+    heap_words: npt.NDArray[np.uint64],
+    heap_used: np.uint64,
+    rows: Rows,
+    value_offsets: npt.NDArray[np.uint64],
+    data: npt.NDArray[np.uint8],
+    data_words: npt.NDArray[np.uint64],
+    same: npt.NDArray[np.bool_],
+) -> bool:
+    """Compare the key of each row, row -1 as row 0, with a value; `same`: where they are equal.
+
+    `heap_words`, `data_words`: as `words_anywhere` returns them. Returns false if a row or a value
+    is not within its column.
+    """
+    eight = np.uint64(8)
+    for i in range(len(rows)):
+        row = max(rows[i], 0)
+        if row + 1 >= len(offsets):
+            return False
+        begin, end = offsets[row], offsets[row + 1]
+        at_value, value_end = value_offsets[i], value_offsets[i + 1]
+        if begin > end or end > heap_used or end > np.uint64(len(heap)):
+            return False
+        if at_value > value_end or value_end > np.uint64(len(data)):
+            return False
+        equal = end - begin == value_end - at_value
+        while equal and begin + eight <= end:
+            equal = heap_words[begin] == data_words[at_value]
+            begin += eight
+            at_value += eight
+        while equal and begin < end:
+            equal = heap[begin] == data[at_value]
+            begin += np.uint64(1)
+            at_value += np.uint64(1)
+        same[i] = equal
+    return True
+
+
+def words_anywhere(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """View the eight bytes from every byte on as a little-endian word; none if there are fewer."""
+    return np.ndarray((max(len(data) - 7, 0),), "<u8", data, strides=(1,))
+
+
+def _bytes_and_words(
+    buffer: pa.Buffer | None,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+    """Return the bytes of an Arrow buffer, and their words as `words_anywhere` does."""
+    data = np.frombuffer(buffer or b"", np.uint8)
+    return data, words_anywhere(data)
 
 
 Column: TypeAlias = FixedColumn | VariableColumn

@@ -21,6 +21,7 @@ import logging
 import os
 import threading
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
@@ -85,8 +86,7 @@ class Kernel(Generic[_P, _R]):
         """Load the machine code, or compile it; raises what Numba raises."""
         if self._compiled is not None:
             return
-        import numba  # noqa: PLC0415  takes half a second
-
+        numba = _numba()
         if numba.config.DISABLE_JIT:
             raise RuntimeError("NUMBA_DISABLE_JIT is set")
         options = {"nogil": True, "error_model": "numpy"}
@@ -142,7 +142,7 @@ class Loader:
         """Load all kernels; where that fails, use NumPy from now on, and say so."""
         try:
             with self.step:
-                import numba  # noqa: F401, PLC0415  takes half a second
+                _numba()
             for each in tuple(self.kernels):
                 each.load()
         except ModuleNotFoundError as error:
@@ -172,6 +172,11 @@ class Loader:
         """Forget in a forked process the thread that only its parent has."""
         self.step.release()
         self.thread = None
+
+
+def _numba() -> Any:
+    """Import Numba, which takes half a second at the first time."""
+    return import_module("numba")
 
 
 @contextmanager

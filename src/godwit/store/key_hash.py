@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from godwit.store.columns import fixed_width, offsets_of, word_at
+from godwit.store.columns import fixed_width, offsets_of, word_at, words_anywhere
+from godwit.store.compiled import kernel, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ _Multipliers = Callable[[int], UInt64Array]
 
 _LOW = np.uint64(0xFFFF_FFFF)
 _HALF = np.uint64(32)
-_BYTES = np.uint64(8)
+_BYTES, _ONE = np.uint64(8), np.uint64(1)
 _FEW_WORDS = 64
 _BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
 
@@ -71,7 +72,7 @@ def _add_fixed(sums: UInt64Array, values: npt.NDArray[Any], multipliers_of: _Mul
         values = padded.view(np.uint64)
     multipliers = multipliers_of(values.shape[1])
     for word in range(values.shape[1]):
-        sums += _product(values[:, word].astype(np.uint64), multipliers, word)
+        _add_products(sums, values[:, word].astype(np.uint64, copy=False), multipliers, word)
 
 
 def _add_strings(sums: UInt64Array, values: pa.Array, multipliers_of: _Multipliers) -> None:
@@ -85,13 +86,17 @@ def _add_strings(sums: UInt64Array, values: pa.Array, multipliers_of: _Multiplie
     lengths = np.diff(offsets).astype(np.int64)
     longest = int(lengths.max())
     multipliers = multipliers_of(1 + -(-longest // 8))
-    sums += _product(lengths.view(np.uint64), multipliers, 0)
+    _add_products(sums, lengths.view(np.uint64), multipliers, 0)
     if not longest:
         return
     data = np.frombuffer(values.buffers()[2], np.uint8)
     if len(data) < 8:
         data = np.concatenate((data, np.zeros(8, np.uint8)))
-    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    words = words_anywhere(data)
+    if (add := _add_words_of_strings.ready(len(sums))) is not None:
+        if not add(sums, words, offsets, multipliers):
+            raise IndexError("A value is not within the bytes of its column.")
+        return
     rows: Any = slice(None)
     for word in range(-(-longest // 8)):
         remaining = lengths - 8 * word
@@ -117,10 +122,65 @@ def _add_equal_lengths(sums: UInt64Array, values: FixedWidth, multipliers_of: _M
     multipliers = multipliers_of(1 + -(-width // 8))
     sums += _product(np.array([width], np.uint64), multipliers, 0)
     for word in range(words):
-        sums += _product(word_at(values, 8 * word, "<u8"), multipliers, 1 + word)
+        _add_products(sums, word_at(values, 8 * word, "<u8"), multipliers, 1 + word)
     if rest:
         last = word_at(values, width - 8, "<u8") >> np.uint64(64 - 8 * rest)
-        sums += _product(last, multipliers, 1 + words)
+        _add_products(sums, last, multipliers, 1 + words)
+
+
+def _add_products(
+    sums: UInt64Array, words: UInt64Array, multipliers: UInt64Array, word: int
+) -> None:
+    """Add word number `word` of every key, times its secret multipliers, to the sums, in place."""
+    if (add := _add_products_of_words.ready(len(sums))) is not None:
+        add(sums, words, multipliers, word)
+    else:
+        sums += _product(words, multipliers, word)
+
+
+@kernel(f"void(uint64[::1], {read_only('uint64', anywhere=True)}, {read_only('uint64')}, int64)")
+def _add_products_of_words(
+    sums: UInt64Array, words: UInt64Array, multipliers: UInt64Array, word: int
+) -> None:
+    """Do what `_product` does, and add it, in one pass."""
+    high, low = multipliers[1 + 2 * word], multipliers[2 + 2 * word]
+    for i in range(len(sums)):
+        sums[i] += ((words[i] >> _HALF) + high) * ((words[i] & _LOW) + low)
+
+
+@kernel(
+    f"boolean(uint64[::1], {read_only('uint64', anywhere=True)}, {read_only('uint64')},"
+    f" {read_only('uint64')})"
+)
+def _add_words_of_strings(
+    sums: UInt64Array, words: UInt64Array, offsets: UInt64Array, multipliers: UInt64Array
+) -> bool:
+    """Add all words of strings to their sums; return false if one is not within the bytes.
+
+    `words`: the eight bytes from every byte on, so that there are seven fewer than bytes.
+    """
+    eight, readable = np.uint64(8), np.uint64(len(words))
+    for i in range(len(sums)):
+        begin, end = offsets[i], offsets[i + 1]
+        number = 3  # of the multiplier; the length has the first ones
+        if begin > end or end > readable + np.uint64(7):
+            return False
+        if np.uint64(2) * ((end - begin + np.uint64(7)) // eight) + np.uint64(3) > len(multipliers):
+            return False
+        while begin < end:
+            if begin < readable:
+                word = words[begin]
+            else:  # the last bytes are read by stepping back, and shifted into place
+                word = words[readable - _ONE] >> ((begin - readable + _ONE) * eight)
+            if end - begin < eight:
+                missing = (eight - (end - begin)) * eight
+                word = (word << missing) >> missing
+            sums[i] += ((word >> _HALF) + multipliers[number]) * (
+                (word & _LOW) + multipliers[number + 1]
+            )
+            number += 2
+            begin += eight
+    return True
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
@@ -135,11 +195,25 @@ def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64A
 
 def _mix(sums: UInt64Array) -> None:
     """Mix the bits of each hash sum in place, so that every bit depends on all."""
+    if (mix := _mix_bits.ready(len(sums))) is not None:
+        mix(sums)
+        return
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xC4CE_B9FE_1A85_EC53)
     sums ^= sums >> np.uint64(33)
+
+
+@kernel("void(uint64[::1])")
+def _mix_bits(sums: UInt64Array) -> None:
+    """Mix as `_mix` does, in one pass."""
+    shift = np.uint64(33)
+    for i in range(len(sums)):
+        mixed = sums[i]
+        mixed = (mixed ^ (mixed >> shift)) * np.uint64(0xFF51_AFD7_ED55_8CCD)
+        mixed = (mixed ^ (mixed >> shift)) * np.uint64(0xC4CE_B9FE_1A85_EC53)
+        sums[i] = mixed ^ (mixed >> shift)
 
 
 def _multipliers(secret: Secret, column: int, words: int) -> UInt64Array:
