@@ -1,7 +1,7 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
 Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, two seconds a step), ``days`` (no Spark,
-some minutes), ``simulated`` (eight minutes), ``idle``, ``twice``, ``slow`` (two minutes each),
+some minutes), ``simulated`` (thirteen minutes), ``idle``, ``twice``, ``slow`` (two minutes each),
 ``predicted``, ``shuffled``, ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a
 table of figures beside their targets, and appends it to a file of JSON lines. ``--small`` only
 shows that a row runs; its figures say nothing.

@@ -31,7 +31,12 @@ _SPARE_EPOCHS = 2
 _RECENT_EPOCHS = 8
 """Recent epochs whose time outside the lanes bounds that of their rows."""
 _MIN_ROWS_RATIO = 1.8
-"""Least ratio of the rows of large and small epochs (90 and 10 %) among those that are compared."""
+"""Least ratio of the rows of large and small epochs among those that are compared."""
+_MIN_APART = 3
+"""Epochs that are larger, and smaller, than those of the ratio: a tenth, but no more than this.
+
+A step of the load is answered after few epochs, which are long under overload.
+"""
 _MIN_SLOPE_SIGMAS = 6.0
 """Least slope in its standard errors."""
 _OUTLIER_DISTANCES = 4.0
@@ -65,9 +70,10 @@ class OutsideLanes:
         """Fit the line again, and return the seconds per row."""
         if not self._epochs:
             return self.per_row_s
-        rows = [epoch.rows for epoch in self._epochs]
-        low, high = np.quantile(rows, (0.1, 0.9)).tolist()
-        if high >= _MIN_ROWS_RATIO * max(low, 1.0):
+        rows = sorted(epoch.rows for epoch in self._epochs)
+        few = min(len(rows) // 10, _MIN_APART)
+        low, high = rows[few], rows[-1 - few]
+        if high >= _MIN_ROWS_RATIO * max(low, 1):
             slope = _certain_slope(self._epochs)
             if slope * sum(rows) >= _MIN_GROWING_SHARE * sum(
                 epoch.outside_s for epoch in self._epochs

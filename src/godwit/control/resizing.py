@@ -228,11 +228,14 @@ class Pace:
         came, self._present_last_period = have > self._present_last_period, have
         arrived, self._executors_arrived = self._executors_arrived, pool.pending == 0
         most = situation.most if pool.most is None else min(situation.most, pool.most)
-        bounded = min(max(wanted.executors, situation.least), most)
-        roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
         # With a backlog, latency is above the model's for a stream at rest: no executor is
         # removed before the target is met, or missed at rest for reasons other than executors.
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
+        if missed and steady and paced and not wanted.unattainable:
+            # At rest the model's prediction is wrong by less than a correction needs.
+            wanted = with_reserve(wanted)
+        bounded = min(max(wanted.executors, situation.least), most)
+        roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
         self._periods_missing_target = self._periods_missing_target + 1 if missed else 0
         backlog = situation.backlog_rows or 0
         behind = backlog > situation.arrival_per_s * situation.epoch_s

@@ -116,22 +116,28 @@ def backlog_to_come(situation: ScalingSituation) -> float:
 def waiting_to_come(situation: ScalingSituation, rest_s: float) -> float:
     """Return the rows that wait for longer than at rest when executors requested now start to work.
 
-    Beside the sources' backlog (`backlog_to_come`) these are the rows by which the epoch that runs
-    then is longer than one that meets the target, which takes `rest_s`: the next one has all that
-    came meanwhile, so that the target is missed for many epochs though nothing is held back.
+    At rest an epoch has the rows of at most `rest_s`.  Epochs are played from now on: each takes
+    the rows that wait, up to the limit for overloaded streams; the others stay with the sources.
     """
     longest_s = longest_epoch_s(situation.longest_epoch_s, situation.fixed_s)
-    waiting = backlog_to_come(situation)
-    if not situation.waits_for_epochs or math.isinf(longest_s):
-        return waiting
+    rate, trigger_s = situation.arrival_per_s, situation.trigger_s
+    if not situation.waits_for_epochs or math.isinf(longest_s) or rate <= 0:
+        return backlog_to_come(situation)
     busy = busy_share(situation, max(situation.executors, 1), situation.learned)
     busy += situation.outside
-    took_s = passed_s = situation.epoch_s
-    while 0 < took_s < longest_s and passed_s < situation.lead_s + situation.epoch_s:
-        took_s = situation.fixed_s + busy * max(took_s, situation.trigger_s)
-        passed_s += max(took_s, situation.trigger_s)
-    beyond_s = min(took_s, longest_s) - max(rest_s, situation.trigger_s)
-    return waiting + situation.arrival_per_s * max(beyond_s, 0.0)
+    # In seconds in which so many rows arrive.
+    waiting_s = (situation.backlog_rows or 0) / rate + max(situation.epoch_s, trigger_s)
+    left_s = situation.lead_s
+    while left_s > 0:
+        took_s = situation.fixed_s + busy * waiting_s
+        if took_s >= longest_s:
+            waiting_s += left_s * (1 - (longest_s - situation.fixed_s) / (busy * longest_s))
+            break
+        before_s, waiting_s = waiting_s, max(took_s, trigger_s)
+        left_s -= waiting_s
+        if waiting_s == before_s:
+            break
+    return rate * max(waiting_s - max(rest_s, trigger_s), 0.0)
 
 
 def catching_up(

@@ -52,6 +52,16 @@ def test_a_fixed_part_is_not_taken_for_one_of_rows(seed: int) -> None:
     assert estimate(epochs) == 0.0
 
 
+def test_a_few_large_epochs_after_many_of_one_size_tell_it() -> None:
+    """A step up shows a serial sink; under overload a tenth of the epochs takes long to come."""
+    usual = noisy(0, np.full(60, 1000.0), 0.1, 3e-4)
+    epochs = [(4, 1000.0, outside_s) for outside_s in usual.tolist()]
+    for count, known in ((2, False), (4, True)):
+        large = [(4, rows, 0.1 + 3e-4 * rows) for rows in (3000.0, 5000.0, 5000.0, 4000.0)[:count]]
+        assert (estimate(epochs + large) > 0) == known
+    assert estimate(epochs + large) == pytest.approx(3e-4, rel=0.1)
+
+
 def test_one_epoch_that_was_held_up_counts_little() -> None:
     rows = np.linspace(1000, 5000, 30)
     epochs = [(4, r, 0.1 + 3e-4 * r) for r in rows]

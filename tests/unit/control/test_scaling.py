@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -272,11 +273,16 @@ def test_rows_by_which_an_epoch_has_grown_are_to_be_worked_off_too() -> None:
     # 0.64, 0.93, 1.21, 1.49, 1.76 s: then requested executors have joined.
     assert waiting_to_come(growing, 1.0) == pytest.approx(0.755 * 7840, rel=0.01)
     assert waiting_to_come(growing, 2.0) == 0
-    # An epoch is no longer than the limit of its rows lets it be, and the trigger is waited for.
+    # With a limit of its rows an epoch takes those of 0.45 s each 1.2 s, and the trigger is waited
+    # for.
     longest = replace(growing, offered=16.0, longest_epoch_s=1.2)
-    held_back = backlog_to_come(longest)
-    assert waiting_to_come(longest, 1.0) == pytest.approx(held_back + 0.2 * 7840, rel=0.01)
-    assert waiting_to_come(replace(growing, trigger_s=2.0), 1.0) == pytest.approx(0.5 * 7840)
+    left = 0.64 + 5.0 * (1 - 0.45 / 1.2) - 1.0
+    assert waiting_to_come(longest, 1.0) == pytest.approx(left * 7840)
+    behind = replace(longest, backlog_rows=7840)
+    assert waiting_to_come(behind, 1.0) == pytest.approx((left + 1) * 7840)
+    assert waiting_to_come(replace(growing, trigger_s=2.0), 1.0) == pytest.approx(
+        0.54 * 7840, rel=0.01
+    )
     # Without such a limit nothing is known of them, nor where rows do not wait for epochs.
     for other in ({"longest_epoch_s": np.inf}, {"waits_for_epochs": False}):
         assert waiting_to_come(replace(growing, **other), 1.0) == 0
@@ -294,6 +300,29 @@ def test_rows_by_which_an_epoch_has_grown_are_to_be_worked_off_too() -> None:
     now = replace(growing, executors=wanted.aim, now_s=NOW_S + 5)
     met = replace(wanting(wanted.sufficient), measured=1.0, target=1.5)
     assert pace.step(met, now, PoolView(), paced=True).kind == "in"
+
+
+def test_rows_that_wait_are_counted_once() -> None:
+    """In a longer epoch or with the sources: as many as epochs leave that are played one by one."""
+    for busy, epochs in itertools.product((1.2, 1.6, 3.0), (2, 5, 9)):
+        waiting_s, lead_s = 1.0, 0.0
+        for _ in range(epochs):
+            took_s = min(0.3 + busy * waiting_s, 2.5)
+            waiting_s += took_s - (took_s - 0.3) / busy
+            lead_s += took_s
+        step = situation(
+            offered=8 * busy, epoch_s=1.0, fixed_s=0.3, trigger_s=1.0, longest_epoch_s=2.5
+        )
+        came = waiting_to_come(replace(step, lead_s=lead_s - 1e-6), 1.0)
+        assert came == pytest.approx(4000 * (waiting_s - 1.0), rel=1e-3), (busy, epochs)
+
+
+def test_executors_that_miss_the_target_at_rest_are_as_many_as_suffice() -> None:
+    """The model says that four meet it, and five do with a little more load: they must be five."""
+    for measured, steady, kind in ((1.9, True, "stay"), (2.1, False, "stay"), (2.1, True, "out")):
+        late = replace(wanting(4), sufficient=5, measured=measured, target=2.0)
+        step = Pace(cool_down_s=30.0).step(late, situation(), PoolView(), paced=True, steady=steady)
+        assert (step.kind, step.executors) == (kind, 5 if kind == "out" else 4)
 
 
 def test_those_suffice_that_meet_the_target_with_a_little_more_load() -> None:
