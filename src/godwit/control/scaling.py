@@ -125,7 +125,7 @@ def waiting_to_come(situation: ScalingSituation, rest_s: float) -> float:
         return backlog_to_come(situation)
     busy = busy_share(situation, max(situation.executors, 1), situation.learned)
     busy += situation.outside
-    # In seconds in which so many rows arrive.
+    # In seconds of arrivals.
     waiting_s = (situation.backlog_rows or 0) / rate + max(situation.epoch_s, trigger_s)
     left_s = situation.lead_s
     while left_s > 0:
