@@ -19,10 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
+from godwit.columns.group_kernels import (
+    any_differs,
+    count_and_place,
+    number_words,
+    sort_and_group,
+)
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import python_values
 from godwit.model.key_groups import key_groups_of
-from godwit.store.columns import fixed_width, take_rows, values_differ, word_at, words_in
+from godwit.store.columns import (
+    fixed_width,
+    take_rows,
+    values_differ,
+    word_at,
+    words_anywhere,
+    words_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +49,10 @@ UInt64Array = npt.NDArray[np.uint64]
 
 _MIXING = np.uint64(0x9E3779B185EBCA87)
 _SORTED_BY_RADIX = 2**16  # groups, whose numbers NumPy sorts by their bytes: ten times as fast
+_FEW_NUMBERS = 4
+_MAX_ROW_BITS = 28  # of a row's number in a word with its hash
+_MAX_NUMBERED = 2**31
+_MIN_SLOTS = 2**14  # of a hash table of values; it grows
 _BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three times as fast
 
 
@@ -71,9 +88,7 @@ class Groups:
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
         """Row numbers, ordered by group, and by arrival within a group; computed on first use."""
-        if self.count <= _SORTED_BY_RADIX:
-            return np.argsort(self.of_row.astype(np.uint16), kind="stable")
-        return np.argsort(self.of_row, kind="stable")
+        return stable_order(self.of_row, self.count)
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -109,6 +124,8 @@ def group_rows(
     """
     count = len(hashes)
     search = _hash_all_columns(hashes, keys, num_hashed, num_key_groups)
+    if (compiled := _groups_by_hash(hashes, search, keys, num_key_groups)) is not None:
+        return compiled
     order, begins = _order_by_key_group_and_hash(hashes, search, num_key_groups)
     group_of_ordered: npt.NDArray[np.int64] = np.cumsum(begins, dtype=np.int64)
     group_of_ordered -= 1
@@ -129,6 +146,16 @@ def group_rows(
 
     of_row = np.empty(count, np.int64)
     of_row[order] = group_of_ordered
+    return _sorted_groups(hashes, num_key_groups, (order, of_row, first_row, starts))
+
+
+def _sorted_groups(
+    hashes: npt.NDArray[np.int64],  # of rows
+    num_key_groups: int,
+    ordered: tuple[npt.NDArray[np.int64], ...],
+) -> Groups:
+    """Return groups of which order, group of each row, first rows and starts are known."""
+    order, of_row, first_row, starts = ordered
     group_hashes = hashes[first_row]
     groups = Groups(
         count=len(first_row),
@@ -137,7 +164,7 @@ def group_rows(
         hashes=group_hashes,
         key_groups=key_groups_of(group_hashes, num_key_groups),
     )
-    vars(groups).update(order=order, starts=starts)  # known already
+    vars(groups).update(order=order, starts=starts)
     return groups
 
 
@@ -169,7 +196,7 @@ def group_repeating_rows(
     else:
         hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
     search = _hash_all_columns(hashes, distinct, num_hashed, num_key_groups)
-    order, _ = _order_by_key_group_and_hash(hashes, search, num_key_groups)
+    order = _order_of_distinct(hashes, search, num_key_groups)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     hashes = hashes[order]
@@ -180,6 +207,16 @@ def group_repeating_rows(
         hashes=hashes,
         key_groups=key_groups_of(hashes, num_key_groups),
     )
+
+
+def _order_of_distinct(
+    hashes: npt.NDArray[np.int64], search: npt.NDArray[np.int64], num_key_groups: int
+) -> npt.NDArray[np.int64]:
+    """Order keys by the key group of `hashes`, then `search`, then number."""
+    ordered = _sorted_by_hash(search, num_key_groups)
+    if ordered is not None and len(ordered[2]) == len(search):
+        return ordered[0]
+    return _order_by_key_group_and_hash(hashes, search, num_key_groups)[0]
 
 
 def _repeat_in_sample(columns: list[pa.Array]) -> bool:
@@ -247,6 +284,8 @@ def _number_values(
     integers. Values of one number are then compared; if two values were mixed to one integer, the
     column is numbered without mixing.
     """
+    if (numbered := _number_compiled(column)) is not None:
+        return numbered
     words = _words_of_values(column)
     if words:
         mixed = _mix_words(words, evenly=many)
@@ -464,8 +503,118 @@ def _split_shared_hashes(
     return np.cumsum(begins) - 1, order[resorted]
 
 
+def stable_order(numbers: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """Return the positions of integers below `count` in ascending order; equal ones stay in order.
+
+    Examples
+    --------
+    >>> stable_order(np.array([1, 0, 1]), 2).tolist()
+    [1, 0, 2]
+    """
+    if not len(numbers):
+        return np.empty(0, np.int64)
+    if count <= _FEW_NUMBERS:  # a search for each takes less time than a sort
+        return np.concatenate([np.flatnonzero(numbers == number) for number in range(count)])
+    if (order_all := count_and_place.ready(len(numbers))) is not None:
+        order, ends = np.empty(len(numbers), np.int64), np.zeros(count, np.int64)
+        if order_all(numbers.astype(np.int64, copy=False), ends, order):
+            return order
+    if count <= _SORTED_BY_RADIX:
+        narrow = np.uint8 if count <= 1 << 8 else np.uint16
+        return np.argsort(numbers.astype(narrow), kind="stable")
+    return np.argsort(numbers, kind="stable")
+
+
 def _float_bits(column: pa.Array) -> pa.Array:
     """Return floats as integers of the same bits, so that NaNs compare as equal keys."""
     if pa.types.is_floating(column.type):
         return column.view(f"int{column.type.bit_width}")
     return column
+
+
+# -- the same, compiled (`godwit.columns.group_kernels`)
+
+
+def _groups_by_hash(
+    hashes: npt.NDArray[np.int64],
+    search: npt.NDArray[np.int64],
+    keys: pa.RecordBatch,
+    num_key_groups: int,
+) -> Groups | None:
+    """Group rows by machine code; ``None`` without it, or if two keys share a hash."""
+    if (ordered := _sorted_by_hash(search, num_key_groups)) is None:
+        return None
+    groups = _sorted_groups(hashes, num_key_groups, ordered)
+    if groups.count < len(search) and _differ_from_first(keys, groups):
+        return None
+    return groups
+
+
+def _sorted_by_hash(
+    search: npt.NDArray[np.int64], num_key_groups: int
+) -> tuple[npt.NDArray[np.int64], ...] | None:
+    """Return what `sort_and_group` writes; ``None`` without machine code, or if it gives up."""
+    count, bits = len(search), num_key_groups.bit_length() - 1
+    row_bits = max(count - 1, 1).bit_length()
+    if num_key_groups != 1 << bits or not count or row_bits > _MAX_ROW_BITS:
+        return None
+    if (sort := sort_and_group.ready(count)) is None:
+        return None
+    order, of_row = np.empty(count, np.uint64), np.empty(count, np.int64)
+    first_row, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
+    groups = sort(search, bits, row_bits, order, of_row, first_row, starts)
+    if groups < 0:
+        return None
+    return order.view(np.int64), of_row, first_row[:groups], starts[: groups + 1]
+
+
+def _differ_from_first(keys: pa.RecordBatch, groups: Groups) -> bool:
+    """Return whether the key of a row differs from that of its group's first row."""
+    others = []
+    for number, column in enumerate(keys.columns):
+        values, differ = _fixed_bytes(column), any_differs.ready(len(column))
+        if values is None or differ is None:
+            others.append(number)
+        elif differ(words_anywhere(values[0]), values[1], groups.order, groups.starts):
+            return True
+    if not others:
+        return False
+    first = groups.first_row[groups.of_row]
+    rows = np.flatnonzero(first != np.arange(len(first)))
+    return len(_rows_that_differ(keys.select(others), rows, first[rows])) > 0
+
+
+def _number_compiled(
+    column: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+    """Assign numbers to the distinct values of a fixed-width column; ``None`` without machine code.
+
+    Returns each row's number, in order of first appearance, and the first row of each number.
+    """
+    number = number_words.ready(len(column))
+    values = _fixed_bytes(column) if number is not None else None
+    if number is None or values is None or len(column) > _MAX_NUMBERED:
+        return None
+    (data, width), count = values, len(column)
+    words, row, known = words_anywhere(data), 0, 0
+    numbers, first_row = np.empty(count, np.int64), np.empty(count, np.int64)
+    copies = np.empty(count * -(-width // 8), np.uint64)
+    slots = _MIN_SLOTS
+    while True:
+        table = np.zeros(slots, np.uint64)
+        row = number(words, width, row, known, numbers, first_row, copies, table)
+        if row < 0:
+            return None
+        if row == count:
+            return numbers, first_row[: numbers.max(initial=-1) + 1].copy()
+        known, slots = slots // 2, 2 * slots
+
+
+def _fixed_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], int] | None:
+    """Return the bytes of values of one length, 8 or more, one after another, and the length."""
+    values: npt.NDArray[Any] | None = fixed_width(column)
+    if values is None and not column.null_count and numpy_type(column.type) is not None:
+        values = values_of(column)
+    if values is None or values.dtype.itemsize < 8:
+        return None
+    return values.view(np.uint8), values.dtype.itemsize

@@ -34,7 +34,8 @@ from godwit.columns.arrays import (
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import key_groups_of
-from godwit.store.columns import fixed_width, word_at
+from godwit.store.columns import fixed_width, word_at, words_anywhere
+from godwit.store.compiled import kernel, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,6 +149,8 @@ def hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
         return hash_bytes(*decimal_bytes(column), seeds)
     if is_text(dtype) or is_binary(dtype):
+        if (hashes := _compiled_hashes(column, seeds)) is not None:
+            return hashes
         same_width = fixed_width(column)
         if same_width is not None and same_width.dtype.itemsize < _STRIPE:
             return _hash_equal_lengths(same_width, seeds)
@@ -248,6 +251,9 @@ def hash_int32(values: npt.NDArray[np.int32], seeds: UInt64Array) -> UInt64Array
     [-6698625589789238999]
     """
     hashes = np.empty_like(seeds)
+    if (hash_all := _hash_halves.ready(len(seeds))) is not None:
+        hash_all(values, seeds, hashes)
+        return hashes
     for block in _blocks(len(seeds)):
         bits = values[block].view(np.uint32).astype(np.uint64)
         seeded = seeds[block] + (_PRIME_5 + np.uint64(4))
@@ -258,6 +264,9 @@ def hash_int32(values: npt.NDArray[np.int32], seeds: UInt64Array) -> UInt64Array
 def hash_int64(values: npt.NDArray[np.int64], seeds: UInt64Array) -> UInt64Array:
     """Hash 8-byte integers; shapes as in `hash_int32`."""
     hashes = np.empty_like(seeds)
+    if (hash_all := _hash_words.ready(len(seeds))) is not None:
+        hash_all(values, seeds, hashes)
+        return hashes
     for block in _blocks(len(seeds)):
         seeded = seeds[block] + (_PRIME_5 + np.uint64(8))
         hashes[block] = _avalanche(_with_word(seeded, values[block].view(np.uint64)))
@@ -377,6 +386,128 @@ def _read_integers(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], dtype: str
 ) -> npt.NDArray[Any]:
     """Return the little-endian integer of type `dtype` at each byte offset, aligned or not."""
-    size = np.dtype(dtype).itemsize
-    anywhere = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
-    return anywhere[offsets]
+    return _integers_anywhere(data, np.dtype(dtype))[offsets]
+
+
+def _integers_anywhere(data: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """View the little-endian integer from every byte on; none if there are fewer bytes."""
+    return np.ndarray((max(len(data) - dtype.itemsize + 1, 0),), dtype, data, strides=(1,))
+
+
+# -- the same, compiled: one pass over the rows
+
+
+def _compiled_hashes(column: pa.Array, seeds: UInt64Array) -> UInt64Array | None:
+    """Return the hash of each string or binary value by machine code; ``None`` without it."""
+    kernel_of_type = _KERNEL_OF_TYPE.get(column.type)
+    hash_all = kernel_of_type.ready(len(column)) if kernel_of_type is not None else None
+    if hash_all is None or not len(column):
+        return None
+    data, hashes = blob_bytes(column), np.empty_like(seeds)
+    words, halves = words_anywhere(data), _integers_anywhere(data, np.dtype("<u4"))
+    if not hash_all(data, words, halves, boundaries_of(column), seeds, hashes):
+        return None  # NumPy raises where offsets leave the data
+    return hashes
+
+
+_SEEDS = f"{read_only('uint64')}, uint64[::1]"
+
+
+@kernel(f"void({read_only('int32', anywhere=True)}, {_SEEDS})")
+def _hash_halves(values: npt.NDArray[np.int32], seeds: UInt64Array, hashes: UInt64Array) -> None:
+    """Hash 4-byte integers, as `hash_int32`; the three arrays have one length."""
+    for i in range(min(len(values), len(seeds), len(hashes))):
+        mixed = seeds[i] + (_PRIME_5 + np.uint64(4))
+        mixed ^= np.uint64(np.uint32(values[i])) * _PRIME_1
+        mixed = (mixed << np.uint64(23) | mixed >> np.uint64(41)) * _PRIME_2 + _PRIME_3
+        mixed = (mixed ^ mixed >> np.uint64(33)) * _PRIME_2
+        mixed = (mixed ^ mixed >> np.uint64(29)) * _PRIME_3
+        hashes[i] = mixed ^ mixed >> np.uint64(32)
+
+
+@kernel(f"void({read_only('int64', anywhere=True)}, {_SEEDS})")
+def _hash_words(values: npt.NDArray[np.int64], seeds: UInt64Array, hashes: UInt64Array) -> None:
+    """Hash 8-byte integers, as `hash_int64`; the three arrays have one length."""
+    for i in range(min(len(values), len(seeds), len(hashes))):
+        word = np.uint64(values[i]) * _PRIME_2
+        word = (word << np.uint64(31) | word >> np.uint64(33)) * _PRIME_1
+        mixed = (seeds[i] + (_PRIME_5 + np.uint64(8))) ^ word
+        mixed = (mixed << np.uint64(27) | mixed >> np.uint64(37)) * _PRIME_1 + _PRIME_4
+        mixed = (mixed ^ mixed >> np.uint64(33)) * _PRIME_2
+        mixed = (mixed ^ mixed >> np.uint64(29)) * _PRIME_3
+        hashes[i] = mixed ^ mixed >> np.uint64(32)
+
+
+def _hash_spans(  # noqa: PLR0917  kernels take no names
+    data: npt.NDArray[np.uint8],  # shape ``(B,)``
+    words: UInt64Array,  # shape ``(B - 7,)``: the 8 bytes at each of its offsets
+    halves: npt.NDArray[np.uint32],  # shape ``(B - 3,)``: the 4 bytes
+    offsets: npt.NDArray[Any],  # shape ``(N + 1,)``
+    seeds: UInt64Array,
+    hashes: UInt64Array,  # shape ``(N,)``, to be written
+) -> bool:
+    """Hash ``data[offsets[i]:offsets[i + 1]]`` as `hash_bytes`; false if offsets leave the data."""
+    if len(offsets) <= len(seeds) or len(hashes) < len(seeds):
+        return False
+    for i in range(len(seeds)):
+        place, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
+        if place < 0 or end < place or end > len(data):
+            return False
+        mixed = seeds[i] + _PRIME_5
+        length = np.uint64(end - place)
+        if end - place >= _STRIPE:
+            first, second = seeds[i] + _PRIME_1 + _PRIME_2, seeds[i] + _PRIME_2
+            third, fourth = seeds[i], seeds[i] - _PRIME_1
+            while place + _STRIPE <= end:
+                first += words[place] * _PRIME_2
+                second += words[place + 8] * _PRIME_2
+                third += words[place + 16] * _PRIME_2
+                fourth += words[place + 24] * _PRIME_2
+                first = (first << np.uint64(31) | first >> np.uint64(33)) * _PRIME_1
+                second = (second << np.uint64(31) | second >> np.uint64(33)) * _PRIME_1
+                third = (third << np.uint64(31) | third >> np.uint64(33)) * _PRIME_1
+                fourth = (fourth << np.uint64(31) | fourth >> np.uint64(33)) * _PRIME_1
+                place += _STRIPE
+            mixed = (first << np.uint64(1) | first >> np.uint64(63)) + (
+                second << np.uint64(7) | second >> np.uint64(57)
+            )
+            mixed += third << np.uint64(12) | third >> np.uint64(52)
+            mixed += fourth << np.uint64(18) | fourth >> np.uint64(46)
+            for lane in (first, second, third, fourth):
+                word = lane * _PRIME_2
+                word = (word << np.uint64(31) | word >> np.uint64(33)) * _PRIME_1
+                mixed = (mixed ^ word) * _PRIME_1 + _PRIME_4
+        mixed += length
+        while place + 8 <= end:
+            word = words[place] * _PRIME_2
+            mixed ^= (word << np.uint64(31) | word >> np.uint64(33)) * _PRIME_1
+            mixed = (mixed << np.uint64(27) | mixed >> np.uint64(37)) * _PRIME_1 + _PRIME_4
+            place += 8
+        if place + 4 <= end:
+            mixed ^= np.uint64(halves[place]) * _PRIME_1
+            mixed = (mixed << np.uint64(23) | mixed >> np.uint64(41)) * _PRIME_2 + _PRIME_3
+            place += 4
+        while place < end:
+            mixed ^= np.uint64(data[place]) * _PRIME_5
+            mixed = (mixed << np.uint64(11) | mixed >> np.uint64(53)) * _PRIME_1
+            place += 1
+        mixed = (mixed ^ mixed >> np.uint64(33)) * _PRIME_2
+        mixed = (mixed ^ mixed >> np.uint64(29)) * _PRIME_3
+        hashes[i] = mixed ^ mixed >> np.uint64(32)
+    return True
+
+
+def _span_signature(offsets: str) -> str:
+    """Return Numba's signature of `_hash_spans` for offsets of a type."""
+    bytes_at = ", ".join(read_only(dtype, anywhere=True) for dtype in ("uint8", "uint64", "uint32"))
+    return f"boolean({bytes_at}, {read_only(offsets, anywhere=True)}, {_SEEDS})"
+
+
+_OF_STRINGS = kernel(_span_signature("int32"))(_hash_spans)
+_OF_LARGE_STRINGS = kernel(_span_signature("int64"))(_hash_spans)
+_KERNEL_OF_TYPE = {
+    pa.string(): _OF_STRINGS,
+    pa.binary(): _OF_STRINGS,
+    pa.large_string(): _OF_LARGE_STRINGS,
+    pa.large_binary(): _OF_LARGE_STRINGS,
+}

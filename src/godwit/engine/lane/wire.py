@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, encode_batch
 from godwit.columns.arrays import values_of
+from godwit.columns.groups import stable_order
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.columns.python_values import python_values
 from godwit.engine.lane.packing import pack, raw_schema
@@ -58,7 +59,6 @@ _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
 _DIGEST = struct.Struct("<Q")
 _MAX_CHUNK_ROWS = 1_000_000
-_FEW_PLACES = 4  # one search for each takes less time than a sort of all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,11 +366,7 @@ def split_by_place(
     if len(used) == 1:
         yield int(used[0]), batch
         return
-    if len(used) <= _FEW_PLACES:
-        order = np.concatenate([np.flatnonzero(places == place) for place in used])
-    else:  # NumPy's stable sort is a radix sort for 8 and 16 bits
-        narrow = np.uint8 if len(counts) <= 2**8 else np.uint16
-        order = np.argsort(places.astype(narrow), kind="stable")
+    order = stable_order(places, len(counts))
     batch = take_rows(batch, order)
     ends = np.cumsum(counts[used])
     for place, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
