@@ -1,28 +1,33 @@
 """Epochs over more state than the memory that it may take, with and without a bound.
 
-A checkpoint gets millions of keys of an aggregate, one million in each epoch. Then, in a new
-process for each bound, a run with two lanes takes epochs of some touched keys, drawn evenly from
-all keys, or (`--hot`) nine of ten from one percent of them. Printed are, of the last half of the
-epochs, seconds of CPU of the process and seconds that passed in the median epoch, and of all
-epochs the slowest; the largest size of the tables; and the largest memory of the process: without
-mapped files, with mapped files, and its proportional share (PSS).
+A checkpoint gets millions of keys of an aggregate, one million in each epoch. Printed are seconds
+of CPU in the median and the slowest of these epochs at several sizes, and of epochs of some touched
+keys at the end. Then, in a new process for each bound, a run with two lanes takes epochs of touched
+keys, drawn evenly from all keys, or (`--hot`) nine of ten from one percent of them. Printed are, of
+the last half of the epochs, seconds of CPU of the process and seconds that passed in the median
+epoch, and of all epochs the slowest; the largest size of the tables; and the largest memory of the
+process: without mapped files, with mapped files, and its proportional share (PSS).
 
     python -m benchmarks.state_memory [--keys 2 20] [--bound none 1g] [--touched 100000]
-        [--epochs 60] [--hot] [--limit MIB] [--directory DIRECTORY]
+        [--epochs 60] [--hot] [--width 0] [--limit MIB] [--directory DIRECTORY]
 
-`--keys` is in millions. `--limit`: the process gets a memory control group of the kernel with this
-limit, with page cache (as root, version 1 of control groups); the files of the checkpoint leave the
-page cache first, so that the group is charged for them. A checkpoint in DIRECTORY is used
-again; it is written under the first bound that is not none.
+`--keys` is in millions. `--width`: bytes of a key that is a string; 0: keys are integers.
+`--limit`: the process gets a memory control group of the kernel with this limit, with page cache
+(as root, version 1 of control groups); the files of the checkpoint leave the page cache first, so
+that the group is charged for them. A checkpoint in DIRECTORY is used again, also by
+`benchmarks.restart`; it is written under the first bound that is not none, and those of smaller
+sizes are kept beside it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.options import read_options, temporary_directory
@@ -32,23 +37,64 @@ from benchmarks.took import NoSinks
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.settings import Lanes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def start(directory: Path, bound: str) -> NoSinks:
+SIZES = (1, 2, 10, 50, 100, 200)
+"""Millions of keys at which epochs are compared."""
+TOUCHED_EPOCHS = 8
+
+
+def start(directory: Path, bound: str, width: int) -> NoSinks:
     """Start a run from the checkpoint."""
     settings = Lanes(
         local_dir=str(directory / "local"), state_memory=None if bound == "none" else bound
     )
-    return NoSinks(flow(), directory, LANES, settings=settings)
+    return NoSinks(flow(width), directory, LANES, settings=settings)
 
 
-def fill(directory: Path, bound: str, millions: int) -> dict[str, Any]:
-    """Write a checkpoint with some million keys."""
-    run, took, cpu_s = start(directory, bound), list[float](), time.process_time()
+def fill(directory: Path, bound: str, millions: int, options: Any) -> None:
+    """Write a checkpoint with some million keys, and print what its epochs take."""
+    rng, run = np.random.default_rng(1), start(directory, bound, options.width)
+    took = list[tuple[float, ...]]()
     for number in range(millions):
-        run.play(rows_of(np.arange(number * MILLION, (number + 1) * MILLION)))
-        took.append(time.process_time() - cpu_s)
-        cpu_s = time.process_time()
-    return {"median_cpu_s": float(np.median(took)), "slowest_cpu_s": max(took), **memory()}
+        took.append(timed(run, np.arange(number * MILLION, (number + 1) * MILLION), options.width))
+        if number + 1 in (*SIZES, millions):
+            report = {"new": in_short(took), **memory(), "tables_mib": table_bytes(directory) >> 20}
+            took.clear()
+            for _ in range(TOUCHED_EPOCHS):
+                keys = drawn(rng, (number + 1) * MILLION, options.touched, hot=options.hot)
+                took.append(timed(run, keys, options.width))
+            report["touched"] = in_short(took)
+            took.clear()
+            print(f"{number + 1:>4} M keys written, {bound}: {json.dumps(report)}", flush=True)
+            if options.directory and number + 1 < millions:
+                smaller = directory.parent / str(number + 1) / "checkpoint"
+                shutil.copytree(directory / "checkpoint", smaller, copy_function=os.link)
+
+
+def timed(run: NoSinks, numbers: Any, width: int) -> tuple[float, ...]:
+    """Run an epoch; return seconds of CPU, seconds that passed, and thousands of page faults."""
+    rows = rows_of(numbers, width)[0]
+    faults, cpu_s, at_s = page_faults(), time.process_time(), time.perf_counter()
+    run.epoch({LaneInput(index=0): rows})
+    took = time.process_time() - cpu_s, time.perf_counter() - at_s
+    return *took, (page_faults() - faults) / 1000
+
+
+def in_short(took: Sequence[tuple[float, ...]]) -> dict[str, Any]:
+    """Return the median of the last epochs, and each maximum of all; see `timed`."""
+    return {
+        "median": np.round(np.median(took[-TOUCHED_EPOCHS:], axis=0), 3).tolist(),
+        "slowest": np.round(np.max(took, axis=0), 2).tolist(),
+        "epochs": len(took),
+    }
+
+
+def page_faults() -> int:
+    """Return the page faults of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
 
 
 def memory() -> dict[str, int]:
@@ -78,17 +124,18 @@ def measure(directory: Path, bound: str, millions: int, options: Any) -> dict[st
     rng = np.random.default_rng(1)
     took: list[tuple[float, float]] = []
     peak = dict[str, int]()
-    run, evicted, fetched, tables = start(directory, bound), 0, 0, 0
-    at_s, cpu_s = time.perf_counter(), time.process_time()
+    run, evicted, fetched, tables = None, 0, 0, 0
     for _ in range(epochs):
-        keys = drawn(rng, millions * MILLION, touched, hot=options.hot)
-        outcome = run.epoch({LaneInput(index=0): rows_of(keys)[0]})
+        numbers = drawn(rng, millions * MILLION, touched, hot=options.hot)
+        rows = rows_of(numbers, options.width)[0]
+        at_s, cpu_s = time.perf_counter(), time.process_time()
+        run = run or start(directory, bound, options.width)
+        outcome = run.epoch({LaneInput(index=0): rows})
         took.append((time.process_time() - cpu_s, time.perf_counter() - at_s))
         evicted += sum(outcome.evicted.values())
         fetched += outcome.fetched_keys
         tables = max(tables, table_bytes(directory))
         peak = {name: max(size, peak.get(name, 0)) for name, size in memory().items()}
-        at_s, cpu_s = time.perf_counter(), time.process_time()
     half = np.median(took[epochs // 2 :], axis=0)
     return {
         "first": np.round(took[0], 2).tolist(),
@@ -133,17 +180,18 @@ def main() -> None:
         touched=100_000,
         epochs=60,
         hot=False,
+        width=0,
         limit=0,
         directory=str,
     )
     with temporary_directory() as temporary:
         for millions in arguments.keys:
-            directory = Path(arguments.directory or temporary) / f"memory-{millions}"
+            directory = Path(arguments.directory or temporary) / str(millions)
             if not directory.exists():
                 bound = next((b for b in arguments.bound if b != "none"), "none")
-                filled = child(fill, directory, bound, millions)
-                print(f"{millions:>4} M keys written, {bound}: {json.dumps(filled)}", flush=True)
-            for bound in arguments.bound:
+                child(fill, directory, bound, millions, arguments)
+            for bound in arguments.bound if arguments.epochs else ():
+                shutil.rmtree(directory / "local", ignore_errors=True)
                 took = child(measure, directory, bound, millions, arguments)
                 print(f"{millions:>4} M keys, {bound:>5}: {json.dumps(took)}", flush=True)
 
