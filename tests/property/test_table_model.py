@@ -31,12 +31,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.index_steps import index_grows_in_steps_of_two
 from tests.support.rounds import rounds
 
 from godwit.model.errors import StorageFullError
 from godwit.store.changes import Changes, EntryRange, StateRows
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
+from godwit.store.index import HashIndex
 from godwit.store.local_store import LocalState
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
         values=st.lists(st.sampled_from(TYPES), min_size=1, max_size=3),
         distinct_hashes=st.sampled_from([1, 3, 2**60]),
         tables=st.sampled_from([1, 1, 3]),
+        in_steps=st.booleans(),
         moments=st.sampled_from([True, True, False]),
     )
     def start(
@@ -115,8 +118,11 @@ class StoreMachine(RuleBasedStateMachine):
         distinct_hashes: int,
         tables: int,
         *,
+        in_steps: bool,
         moments: bool,
     ) -> None:
+        if in_steps:
+            index_grows_in_steps_of_two(self.patch)
         keys = [*keys, pa.int64()] if moments else keys
         self.types = keys, values
         self.distinct_hashes = distinct_hashes
@@ -277,12 +283,21 @@ class StoreMachine(RuleBasedStateMachine):
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    @rule(data=st.data(), at=st.sampled_from(["remove", "write", "_put_values", "enlarge_index"]))
+    @staticmethod
+    def moves_half(image: TableImage, slots: int, moved: int, until: int) -> None:
+        smaller = image.index_slots(slots // 2)
+        HashIndex(image.index_slots(slots)).copy_from(smaller, moved, (moved + until) // 2)
+        raise KeyboardInterrupt
+
+    @rule(
+        data=st.data(),
+        at=st.sampled_from(["remove", "write", "_put_values", "enlarge_index", "_move_entries"]),
+    )
     def kill_while_writing(self, data: st.DataObject, at: str) -> None:
-        pairs, changes = self.drawn_changes(data, 1)
+        pairs, changes = self.drawn_changes(data, 1, 12 if at != "_move_entries" else 60)
 
         with self.patch.context() as patch:
-            patch.setattr(TableImage, at, self.dies)
+            patch.setattr(TableImage, at, self.moves_half if at == "_move_entries" else self.dies)
             try:
                 self.apply(changes)
             except KeyboardInterrupt:

@@ -2,7 +2,8 @@
 
 A slot is zero (free) or holds the upper 32 bits of a hash, its *tag*, above a 32-bit row number
 plus one, so a probe of eight bytes yields both a comparison of hashes and the row.  The upper bits
-of the tag are the hash's home, so a larger index is built from the slots alone.
+of the tag are the hash's home, so a larger index is built from the slots alone.  Its entries have
+the same order, so it can be built in steps, from the first home slot to the last (`SplitIndex`).
 Slots are never freed: a removed key keeps its slot and its row until the table is rebuilt.  Hence
 the invariant that probing relies on: no slot between a hash's home slot and the slot of its row is
 free, and a free slot ends the search.
@@ -26,6 +27,8 @@ UInt64Array = npt.NDArray[np.uint64]
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this if and only if the tags are equal
 _FREE, _ONE = np.uint64(0), np.uint64(1)
+_OVERFLOW = 64  # slots in which a free one is searched for at once
+_COPIED_SLOTS = 1 << 15  # at a time: they stay in the cache
 _STEPS = 4  # slots probed one by one before a search continues by eight
 _WINDOW = np.arange(1, 9)[None, :]  # eight slots are one cache line
 
@@ -41,6 +44,11 @@ def slots_for(rows: int) -> int:
     return max(2, 1 << (2 * rows - 1).bit_length())
 
 
+def _home_shift(slots: UInt64Array) -> np.uint64:
+    """Return by how many bits a hash is shifted to get its home slot in an array."""
+    return np.uint64(64 - (len(slots) - 1).bit_length())
+
+
 class HashIndex:
     """Hash → row numbers, over a given array of slots.
 
@@ -53,7 +61,7 @@ class HashIndex:
     def __init__(self, slots: UInt64Array) -> None:
         self._slots = slots
         self._mask = len(slots) - 1
-        self._home_shift = np.uint64(64 - self._mask.bit_length())
+        self._home_shift = _home_shift(slots)
 
     def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
         """Find the first row whose key may have each hash (a candidate).
@@ -65,7 +73,7 @@ class HashIndex:
         if (search := _search_first.ready(len(hashes))) is not None:
             rows, ends = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
             if not search(self._slots, hashes, self._home_shift, rows, ends):
-                raise self._full_error()
+                raise _full_error(self._slots)
             return rows, ends
         ends = (hashes >> self._home_shift).view(np.int64)
         tags = hashes & _TAG_MASK
@@ -89,7 +97,7 @@ class HashIndex:
         ends, rows = ends.copy(), np.full(len(ends), -1, np.int64)
         if (search := _search_following.ready(len(hashes))) is not None:
             if not search(self._slots, hashes, rows, ends):
-                raise self._full_error()
+                raise _full_error(self._slots)
             return rows, ends
         self._probe(hashes & _TAG_MASK, ends, rows, np.arange(len(ends)))
         return rows, ends
@@ -105,13 +113,23 @@ class HashIndex:
             ends = (hashes >> self._home_shift).view(np.int64)
         self._place_entries((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), ends)
 
-    def copy_from(self, slots: UInt64Array) -> None:
-        """Copy all entries of a smaller index into this empty index; `slots`: its array."""
-        entries = slots[slots != _FREE]
-        self._place_entries(entries, (entries >> self._home_shift).view(np.int64))
+    def copy_from(self, slots: UInt64Array, first: int = 0, end: int | None = None) -> None:
+        """Copy the entries of a smaller index whose home there is in a range, by default all.
+
+        `slots`: its array. Entries that are here already are left out.
+        """
+        home_shift = _home_shift(slots)
+        end = len(slots) if end is None else end
+        for begin in range(first, end, _COPIED_SLOTS):
+            until = min(begin + _COPIED_SLOTS, end)
+            entries = np.concatenate((slots[begin:until], _up_to_free_slot(slots, until)))
+            homes = (entries >> home_shift).view(np.int64)
+            here = (entries != _FREE) & (homes >= begin) & (homes < until)
+            entries = entries[here]
+            self._place_entries(entries, (entries >> self._home_shift).view(np.int64))
 
     def _place_entries(self, entries: UInt64Array, starts: Rows) -> None:
-        """Write entries into the first free slots from `starts` on.
+        """Write entries into the first free slots from `starts` on, unless they are before these.
 
         All entries are written at once and then checked: of several that chose one slot, the last
         one is in it, and the others continue to the next slot.
@@ -119,7 +137,7 @@ class HashIndex:
         slots = self._slots
         if (place := _place.ready(len(entries))) is not None:
             if not place(slots, entries, starts):
-                raise self._full_error()
+                raise _full_error(self._slots)
             return
         while entries.size:
             free = slots.take(starts) == _FREE
@@ -156,11 +174,66 @@ class HashIndex:
             open_ = open_[~ended]
             if not open_.size:
                 return
-        raise self._full_error()
+        raise _full_error(self._slots)
 
-    def _full_error(self) -> IndexError:
-        """Return the error that no slot is free, so that searches do not end."""
-        return IndexError(f"All {len(self._slots)} slots are used; half of them should be free.")
+
+class SplitIndex:
+    """An index while its entries move to a larger one; used as `HashIndex` is.
+
+    Those of hashes whose home in the `smaller` index is below slot `moved` are in the `larger`.
+    """
+
+    __slots__ = ("_larger", "_smaller", "_smallest")
+
+    def __init__(self, smaller: UInt64Array, larger: UInt64Array, moved: int) -> None:
+        self._smaller, self._larger = HashIndex(smaller), HashIndex(larger)
+        self._smallest = np.uint64(moved) << _home_shift(smaller)  # hash of the smaller one
+
+    def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
+        """Find the first candidates; see `HashIndex.first`."""
+        rows, ends = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+        for index, own in self._parts(hashes):
+            rows[own], ends[own] = index.first(hashes[own])
+        return rows, ends
+
+    def following(self, hashes: UInt64Array, ends: Rows) -> tuple[Rows, Rows]:
+        """Find the next candidates; see `HashIndex.following`."""
+        rows, ends = np.empty(len(hashes), np.int64), ends.copy()
+        for index, own in self._parts(hashes):
+            rows[own], ends[own] = index.following(hashes[own], ends[own])
+        return rows, ends
+
+    def insert(self, hashes: UInt64Array, rows: Rows, ends: Rows | None = None) -> None:
+        """Store hash → row in free slots; see `HashIndex.insert`."""
+        for index, own in self._parts(hashes):
+            index.insert(hashes[own], rows[own], None if ends is None else ends[own])
+
+    def _parts(self, hashes: UInt64Array) -> tuple[tuple[HashIndex, Rows], ...]:
+        """Return both indexes with the positions of their hashes."""
+        smaller = hashes >= self._smallest
+        parts = (self._larger, np.flatnonzero(~smaller)), (self._smaller, np.flatnonzero(smaller))
+        return tuple((index, own) for index, own in parts if own.size)
+
+
+def _up_to_free_slot(slots: UInt64Array, start: int) -> UInt64Array:
+    """Return the entries from a slot up to the next free one; after the last slot comes the first.
+
+    Raises `IndexError` if no slot is free: the array is damaged.
+    """
+    parts, size, begin = [], len(slots), start
+    while begin < start + size:
+        window = slots[begin % size : begin % size + _OVERFLOW]
+        free = np.flatnonzero(window == _FREE)
+        parts.append(window[: free[0]] if free.size else window)
+        if free.size:
+            return np.concatenate(parts)
+        begin += len(window)
+    raise _full_error(slots)
+
+
+def _full_error(slots: UInt64Array) -> IndexError:
+    """Return the error that no slot is free, so that searches do not end."""
+    return IndexError(f"All {len(slots)} slots are used; half of them should be free.")
 
 
 _HASHES = read_only("uint64")
@@ -215,11 +288,14 @@ def _search_following(slots: UInt64Array, hashes: UInt64Array, rows: Rows, ends:
 
 @kernel(f"boolean(uint64[::1], {_HASHES}, {read_only('int64')})")
 def _place(slots: UInt64Array, entries: UInt64Array, starts: Rows) -> bool:
-    """Write each entry to the first free slot from its start on; return false if none is free."""
+    """Write each entry to the first free slot from its start on, unless it is before that.
+
+    Returns false if no slot is free.
+    """
     mask = np.uint64(len(slots) - 1)
     for i in range(len(entries)):
         place, probes = np.uint64(starts[i]) & mask, 0
-        while slots[place] != _FREE:
+        while slots[place] != _FREE and slots[place] != entries[i]:
             probes += 1
             if probes > len(slots):
                 return False

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
 
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
-_LAYOUT = 6
+_LAYOUT = 7
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)
 """Header: magic, layout's version, schema, size, number of key groups, places for rows."""
-DAMAGED, SECRET, _SECRET_2, ROOM, SLOTS, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
-"""Flag of a damaged table, secret of its hash, rows with allocated blocks, slots of the index, rows
-used, live rows, number of rewrites in place; and start of the columns' words."""
+DAMAGED, SECRET, _SECRET_2, ROOM, INDEX, USED, LIVE_ROWS, REWRITTEN, WORDS = range(6, 15)
+"""Flag of a damaged table, secret of its hash, rows with allocated blocks, `index_size`, rows used,
+live rows, number of rewrites in place; and start of the columns' words."""
 _COLUMN_CAPACITY, _COLUMN_ROOM, _COLUMN_OWN = 0, 2, 4
 WORDS_PER_COLUMN = _COLUMN_OWN + COLUMN_WORDS
 """A column's capacities and room (entries, bytes), and the words that the column itself updates."""
@@ -228,10 +228,26 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
         if not (0 <= live <= heap <= heap_room <= max_heap and 0 <= entries <= own <= max_entries):
             return None
     layout = layout_of(schema, num_key_groups, capacity)
-    slots = head[SLOTS]
-    if not 2 <= slots <= layout.slots or slots & (slots - 1) or 2 * head[USED] > slots:
+    slots, moved = index_size(max(head[INDEX], 1))
+    max_used = slots // (2 if 2 * moved == slots else 4)
+    if not 2 <= slots <= layout.slots or 2 * moved > slots or head[USED] > max_used:
         return None
     return capacity if layout.file_bytes == len(memory) else None
+
+
+def index_size(word: int) -> tuple[int, int]:
+    """Return the slots of the hash index, and from how many of half of them entries have moved.
+
+    One word has their sum, which changes at once for readers: half as many again as the first, a
+    power of two, once all entries have moved from the index that is half as large.
+
+    Examples
+    --------
+    >>> index_size(64 + 5), index_size(64 + 32)
+    ((64, 5), (64, 32))
+    """
+    slots = 1 << (word.bit_length() - 1)
+    return slots, word - slots
 
 
 def column_header(head: memoryview, column: int) -> memoryview:

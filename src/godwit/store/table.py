@@ -441,9 +441,10 @@ class StateTable:
         room = room_in_place(image, upserts, fresh)
         if room is None:
             return False
-        slots, needed = image.slots, image.used + (0 if fresh is None else len(fresh.hashes))
+        extent, needed = image.extent, image.used + (0 if fresh is None else len(fresh.hashes))
         wanted = max(needed + needed // 2, min(num_keys, image.layout.capacity[0] - 1))
         image.grow(room, slots_for(wanted) if 2 * needed > image.slots else 0)
+        image.grow_index(needed)
         image.marks[key_groups] = 1
         image.renew(key_groups[image.versions[key_groups] < 0])
         if whole:
@@ -459,7 +460,7 @@ class StateTable:
             image.bases[key_groups[lost]] = changes.epochs[lost]
         if bases is not None:
             image.bases[key_groups] = bases
-        image.write(upserts, fresh, rows, hashes, ends if image.slots == slots else None)
+        image.write(upserts, fresh, rows, hashes, ends if image.extent == extent else None)
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
         return True
@@ -475,7 +476,8 @@ class StateTable:
         if 2 * image.live >= image.used:
             return
         present = image.versions >= 0
-        if own is None or image.live > _COPIED_ROWS or np.any(present & ~self._mask(own)):
+        is_large = image.live > _COPIED_ROWS or image.grows_in_steps
+        if own is None or is_large or np.any(present & ~self._mask(own)):
             self._move_live()
             return
         alive = self._guarded(lambda: image.gather(image.rows_of(present)))
@@ -566,6 +568,8 @@ _MIN_ROWS = 256
 _MIN_CAPACITY_ROWS = 1 << 20
 _MIN_CAPACITY_BYTES = 1 << 26
 _HEADROOM = 16  # places in a file, which is sparse, per place that has blocks
+_LARGE_ROWS = 1 << 18  # from which on a file has this capacity, since copying it takes long:
+_LARGE_CAPACITY_ROWS = 1 << 28
 _SPARE_EPOCHS = 16  # epochs with as many changes for which a new table has room
 _SPARE_ENTRIES = 8192
 _SPARE_BYTES = 128 * 2**10
@@ -635,6 +639,8 @@ def capacity_for(room: Capacity, num_keys: int = 0) -> Capacity:
 
     `num_keys`: expected number of keys, for which it suffices too, unless values are large.
     """
+    if room[0] >= _LARGE_ROWS:
+        num_keys = max(num_keys, _LARGE_CAPACITY_ROWS // 2)
     headroom = max(_HEADROOM, 2 * num_keys // room[0])
     rows = min(max(headroom * room[0], _MIN_CAPACITY_ROWS), MAX_ROWS)
     capacity = [rows + 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from tests.support.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 from godwit.model.errors import StateEncodingError
+from godwit.store import image as images
 from godwit.store import table as tables
 from godwit.store.columns import StateSchema
-from godwit.store.image import TableImage, Upserts, blank_image, create_file
+from godwit.store.image import TableImage, Upserts, blank_image, create_file, open_file
 from godwit.store.index import slots_for
 from godwit.store.key_hash import keyed_hashes
 from godwit.store.table import capacity_for, room_for, room_in_place
@@ -63,6 +65,45 @@ def test_an_enlarged_index_finds_what_the_smaller_one_did(tmp_path: Path) -> Non
     assert image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
     image.grow(image.room, 2 * image.slots)
     assert image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
+
+
+def test_a_large_index_is_enlarged_in_steps_that_follow_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "_GROWS_IN_STEPS", 512)
+    monkeypatch.setattr(images, "_STEP_SLOTS", 4)
+    every = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
+    room = room_for(blank_image(COUNTS, 4), every, every)
+    image = create_file(tmp_path / "0.table", COUNTS, 4, capacity_for(room), room)
+    sizes = []
+    for first in range(0, 1000, 10):
+        part = every.take(np.arange(first, first + 10))
+        image.grow_index(first + 10)
+        rows, hashes, at = image.search(part.keys, 10)
+        image.write(part, part, rows, hashes, at)
+        known = every.take(np.arange(first + 10)).keys
+        assert image.search(known, first + 10)[0].tolist() == list(range(first + 10))
+        sizes.append((image.slots, image.extent[2] - image.slots))
+    assert [slots for slots, _ in sizes][11:13] == [512, 1024]
+    assert sizes[24] == (1024, 4 * 250 - 512)
+    assert sizes[-1] == (4096, 4 * 1000 - 2048)
+    moved = [slots + 2 * part for slots, part in sizes]  # of a larger index, after all before
+    assert max(b - a for a, b in pairwise(moved[12:])) <= 2 * 4 * 10 + 8
+    mapped = open_file(tmp_path / "0.table", COUNTS, 4)
+    assert mapped is not None
+    assert mapped.search(every.keys, 1000)[0].tolist() == list(range(1000))
+
+
+def test_rows_of_one_key_group_are_found_as_those_of_several_are(tmp_path: Path) -> None:
+    parts = [upserts_of({f"{g}-{i}": (i, 0.0) for i in range(600)}, g) for g in (1, 2, 1)]
+    parts[2] = upserts_of({f"again-{i}": (i, 0.0) for i in range(5)}, 1)
+    image = filled(tmp_path, *parts)
+    image.remove(np.array([3, 700, 1202]))
+    one = [*range(3), *range(4, 600), 1200, 1201, 1203, 1204]
+    assert image.rows_of(np.array([False, True, False, False])).tolist() == one
+    both = sorted({*range(1205)} - {3, 700, 1202})
+    assert image.rows_of(np.array([False, True, True, False])).tolist() == both
+    assert image.rows_of(np.zeros(4, np.bool_)).tolist() == []
 
 
 def test_a_dead_row_comes_back_with_its_key(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from godwit.store.index import HashIndex, slots_for
+from godwit.store.index import HashIndex, SplitIndex, slots_for
 
 
 def index_of(hashes: npt.NDArray[np.uint64]) -> tuple[HashIndex, npt.NDArray[np.uint64]]:
@@ -96,3 +96,35 @@ def test_searching_slots_of_which_none_is_free_ends_with_an_error() -> None:
     index = HashIndex(np.full(64, np.uint64(1 << 63 | 1)))
     with pytest.raises(IndexError, match="half of them should be free"):
         index.first(np.array([3], np.uint64))
+
+
+@pytest.mark.parametrize("moved", [0, 1, 37, 63])
+def test_an_index_whose_entries_move_leads_to_the_same_rows(moved: int) -> None:
+    hashes = np.concatenate((random_hashes(20), np.full(12, 2**64 - 1, np.uint64)))
+    _, smaller = index_of(hashes)  # whose last entries are in its first slots
+    larger = np.zeros(2 * len(smaller), np.uint64)
+    HashIndex(larger).copy_from(smaller, 0, moved)
+    index = SplitIndex(smaller, larger, moved)
+    added = np.append(random_hashes(4, seed=1), hashes[-1:])
+    index.insert(added, 32 + np.arange(5), index.first(added)[1] if moved == 1 else None)
+    HashIndex(larger).copy_from(smaller, moved, 63)
+    for present, until in ((index, moved), (SplitIndex(smaller, larger, 63), 63)):
+        rows, ends = present.first(np.append(hashes, added))
+        assert np.array_equal(rows[:20], np.arange(20)), until
+        assert np.array_equal(rows[32:36], 32 + np.arange(4)), until
+        last, seen = np.append(hashes, added)[-1:], set()
+        rows, ends = rows[-1:], ends[-1:]
+        while rows[0] >= 0:
+            seen.add(int(rows[0]))
+            rows, ends = present.following(last, ends)
+        assert seen == {*range(20, 32), 36}, until
+
+
+def test_entries_that_a_killed_process_has_moved_are_not_moved_again() -> None:
+    hashes = random_hashes(1000)
+    _, smaller = index_of(hashes)
+    larger = np.zeros(2 * len(smaller), np.uint64)
+    HashIndex(larger).copy_from(smaller, 0, 700)
+    HashIndex(larger).copy_from(smaller)
+    assert np.count_nonzero(larger) == 1000
+    assert np.array_equal(HashIndex(larger).first(hashes)[0], np.arange(1000))
