@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.index_steps import index_grows_in_steps_of_two
+
 from godwit.checkpoint import partial_copies
 from godwit.engine.lane import state_memory
 from godwit.engine.settings import Lanes
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 def evict_always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let every lane evict all that it may, before and after it brings state forward.
 
-    Return a list to which each eviction adds the number of its key groups.
+    Blocks are indexed ahead, a step in each epoch, and indexes of tables grow in steps. Return a
+    list to which each eviction adds the number of its key groups.
     """
     evicted: list[int] = []
     evict_state = state_memory.StateMemory._evict_state
@@ -30,4 +33,6 @@ def evict_always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(Lanes, "state_memory_bytes", property(lambda _: 1 << 40))
     monkeypatch.setattr(partial_copies, "FROM_BYTES", 0)
     monkeypatch.setattr(partial_copies, "_TABLE_SHARE", 1 << 50)  # nothing is completed again
+    monkeypatch.setattr(partial_copies, "_AHEAD_SHARE", 1 << 50)
+    index_grows_in_steps_of_two(monkeypatch)
     return evicted

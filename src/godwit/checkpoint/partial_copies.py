@@ -13,6 +13,9 @@ each version from its base up to *v*.  For a change puts its key into the table,
 raises the base.  So chains that are remembered from an earlier epoch serve as long as they reach
 the base.
 
+Under a bound on the memory of state, blocks are verified and indexed in steps before entries are
+evicted, and again once the chains have doubled, so that no epoch does all of it.
+
 A process remembers which keys it has fetched, by their hashes: while the serial number of a key
 group stays, its table has their entries, or they have none.
 """
@@ -59,6 +62,12 @@ _READ_BYTES: Final = 64 << 20  # of blocks, at once
 _MAX_BLOCKS: Final = 30_000  # of a process: each is a mapping, of which it may have 65,530
 _MAX_NEWER: Final = 64  # segments that are remembered without being part of chains
 _CACHE_BYTES: Final = 256 << 20  # of blocks that are in memory, such as decompressed ones
+_AHEAD_SHARE: Final = 2
+"""Inverse of the part of the bound that tables have when blocks are indexed ahead."""
+_DOUBLED: Final = 2
+"""Times their rows, or blocks, at first, from which on chains are looked up and indexed again."""
+_FORGOTTEN: Final = 4
+"""Likewise, from which on chains are forgotten if that is not done."""
 _TABLE_SHARE: Final = 2
 """Bytes that state takes in tables, at most, times its bytes in the checkpoint; nearly."""
 
@@ -192,8 +201,11 @@ class PartialCopies:
         others = np.flatnonzero((bases >= 0) & ~used)
         if others.size and not (bases[used] >= 0).any():
             self._local.refresh(others)
-        if not (bases >= 0).any() and _known.pop(self._local, None) is not None:
+        known = _known.get(self._local)
+        if known is not None and not (bases >= 0).any():
             PreparedIndex.remove(self._local.path)
+            if not known.is_ahead:
+                del _known[self._local]
 
     def complete(self, key_groups: Mask) -> None:
         """Fetch all entries that partial copies lack."""
@@ -232,8 +244,36 @@ class PartialCopies:
             missing = int(known.values(key_groups[done:], "size_bytes").sum())
 
         self._read_with_chains(np.flatnonzero(key_groups & (self._local.bases >= 0)), complete)
+        if self._bound_bytes and used_bytes * _AHEAD_SHARE >= self._bound_bytes:
+            self._index_ahead(key_groups, until_s)
         self.release(key_groups)
         return missing
+
+    def _index_ahead(self, key_groups: Mask, until_s: float) -> None:
+        """Verify and index blocks from which later epochs will fetch entries, in steps."""
+        if not self._storage.maps:
+            return
+        known = self._chains_read_from()
+        if known.coming is None:
+            some = known.to_index(np.flatnonzero(key_groups & (self._local.versions >= 0)))
+            if not some.size:
+                return
+            mask = key_group_mask(some, len(key_groups))
+            chains = StoredChains(*self._checkpointed_chains(mask), mask, self._directory)
+            if chains.num_blocks + known.num_blocks > _MAX_BLOCKS:
+                known.has_too_many_blocks = True
+                return
+            known.coming = chains
+        chains = known.coming
+        try:
+            is_indexed = chains.index_some(known.blocks, until_s)
+        except CorruptCheckpointError:  # compaction has removed a block that was not mapped yet
+            known.coming = None
+            return
+        if is_indexed:
+            some = known.add_coming(chains)
+            # Newer segments extend them, which the next instructions will follow without a gap.
+            self._look_up_chains(some, known, self._local.versions[some])
 
     def contents(self, key_groups: Integers, versions: Integers) -> Iterator[Changes]:
         """Yield all entries of key groups from the checkpoint alone, some of them at a time.
@@ -403,7 +443,8 @@ class _Known:
 
     `fetched`: hashes of the keys that were fetched while key groups have the serial numbers
     `_table_serials`. `_newer_segments`: segments after the chains, which lead key groups to the
-    epochs `_reached_epoch`.
+    epochs `_reached_epoch`. `coming`: chains that are being indexed, to be added. `is_ahead`: true
+    if chains are indexed before their entries are evicted; `has_too_many_blocks`: or would be.
     """
 
     def __init__(self, storage: CheckpointStorage, num_key_groups: int, cache_bytes: int) -> None:
@@ -415,6 +456,28 @@ class _Known:
         self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
         self._newer_segments: list[SegmentRef] = []
         self._reached_epoch = np.full(num_key_groups, -1, np.int64)
+        self.coming: StoredChains | None = None
+        self.is_ahead = False
+        self.has_too_many_blocks = False
+        self._has_no_chain = np.zeros(num_key_groups, np.bool_)
+
+    def to_index(self, key_groups: Integers) -> Integers:
+        """Return those of some key groups whose chains are unknown, or have doubled."""
+        if self.has_too_many_blocks:
+            return key_groups[:0]
+        self.is_ahead = True
+        known = (self._chain_of >= 0) | self._has_no_chain
+        for number, chains in enumerate(self._chains):
+            if chains.has_grown(_DOUBLED):
+                known[self._chain_of == number] = False
+        return key_groups[~known[key_groups]]
+
+    def add_coming(self, chains: StoredChains) -> Integers:
+        """Remember chains that are indexed, instead of older ones; return their key groups."""
+        self.coming, present = None, chains.versions >= 0
+        self._has_no_chain |= chains.key_groups & ~present
+        self.add(chains, present)
+        return np.flatnonzero(present)
 
     @property
     def num_blocks(self) -> int:
@@ -437,7 +500,8 @@ class _Known:
         self._chains = [self._chains[i] for i in used.tolist()]
         known = self._chain_of >= 0
         self._chain_of[known] = np.searchsorted(used, self._chain_of[known])
-        self.blocks.retain(block for chains in self._chains for block in chains.blocks)
+        every = self._chains if self.coming is None else [*self._chains, self.coming]
+        self.blocks.retain(block for chains in every for block in chains.blocks)
 
     def follow(self, key_groups: Mask, segments: Iterable[SegmentRef], after: Integers) -> None:
         """Remember newer segments, which are all after some versions of key groups."""
@@ -466,7 +530,7 @@ class _Known:
         They are looked up when they are needed.
         """
         for number, chains in enumerate(self._chains):
-            if chains.has_doubled:
+            if chains.has_grown(_FORGOTTEN if self.is_ahead else _DOUBLED):
                 self._chain_of[self._chain_of == number] = -1
         self._drop_unused()
 

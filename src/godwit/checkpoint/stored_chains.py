@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -27,10 +28,11 @@ from godwit.checkpoint.records import SegmentRef, SnapshotRef
 from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, estimate_num_keys
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
+from godwit.store.hash_set import distinct
 from godwit.store.image import blank_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from godwit.checkpoint.entries import BatchCache, EntryLayout
@@ -123,6 +125,7 @@ class StoredChains:
         self._part_of = np.cumsum(self._num_rows) // _PART_ROWS  # number of each key group's part
         self._parts: dict[int, _Part] = {}
         self._counts_before = int(self._num_rows.sum()), len(self._blocks)
+        self._num_verified = 0  # of the first blocks, by `index_some`
 
     def extend(self, segments: Iterable[SegmentRef], reach: Integers) -> None:
         """Add the segments of later epochs than those of the chains, in any order.
@@ -162,12 +165,11 @@ class StoredChains:
         """Number of keys in key groups that were read from, nearly."""
         return sum(part.num_keys for part in self._parts.values())
 
-    @property
-    def has_doubled(self) -> bool:
-        """True if more rows, or more blocks, were added than there were at first."""
+    def has_grown(self, factor: int) -> bool:
+        """Return true if there are more rows, or blocks, than `factor` times those at first."""
         rows, blocks = self._counts_before
-        return int(self._num_rows.sum()) > 2 * max(rows, _MIN_ROWS) or (
-            self.num_blocks > 2 * max(blocks, _MIN_BLOCKS)
+        return int(self._num_rows.sum()) > factor * max(rows, _MIN_ROWS) or (
+            self.num_blocks > factor * max(blocks, _MIN_BLOCKS)
         )
 
     def read(
@@ -217,15 +219,12 @@ class StoredChains:
         self, key_groups: Integers, hashes: Integers, cache: BatchCache
     ) -> tuple[Integers, Integers]:
         """Return numbers of blocks, and positions there, of the rows of keys, older ones first."""
-        num_key_groups = len(self.versions)
-        of_hashes = key_groups_of(hashes, num_key_groups)
         owners, places = [_NONE], [_NONE]
-        stored = key_groups[self._num_rows[key_groups] > 0]
-        for number in np.unique(self._part_of[stored]).tolist():
-            own = key_group_mask(stored[self._part_of[stored] == number], num_key_groups)
-            wanted_hashes = hashes[own[of_hashes]]
-            for run in self._index_part(number, cache).runs if wanted_hashes.size else ():
-                of_run, positions = run.find(wanted_hashes)
+        for number, of_part in self._by_part(key_groups, hashes):
+            runs = self._index_part(number, cache).runs
+            codes = distinct(runs[0].key_groups.prefixes(of_part))
+            for run in runs:
+                of_run, positions = run.find(codes)
                 present = of_run >= 0  # an adopted run may have blocks of other key groups
                 owners.append(of_run[present])
                 places.append(positions[present])
@@ -234,6 +233,19 @@ class StoredChains:
             order = np.argsort((owner << _HALF) | place, kind="stable")
             owner, place = owner[order], place[order]
         return owner, place
+
+    def _by_part(self, key_groups: Integers, hashes: Integers) -> Iterator[tuple[int, Integers]]:
+        """Yield the parts of the index that may have rows of hashes, each with these hashes."""
+        stored = key_groups[self._num_rows[key_groups] > 0]
+        part_of = np.full(len(self.versions), -1)
+        part_of[stored] = self._part_of[stored]
+        numbers, ranks = np.unique(part_of, return_inverse=True)
+        of_hashes = ranks.astype(np.uint16)[key_groups_of(hashes, len(part_of))]
+        ends = np.cumsum(np.bincount(of_hashes, minlength=len(numbers)))
+        every = np.split(np.argsort(of_hashes, kind="stable"), ends[:-1])
+        for number, some in zip(numbers.tolist(), every, strict=True):
+            if number >= 0 and some.size:
+                yield number, hashes[some]
 
     def _index_part(self, number: int, cache: BatchCache) -> _Part:
         """Return a part of the index, made or extended so that it covers all blocks."""
@@ -290,6 +302,24 @@ class StoredChains:
                 rows = np.array([run.num_rows for run in part.runs])
                 part.merge(int(np.argmin(rows[1:] + rows[:-1])), self._directory)
                 begun = True
+
+    def index_some(self, cache: BatchCache, until_s: float) -> bool:
+        """Verify blocks, then index parts, until the time is up; return true once all is done.
+
+        At least one block or part is done. `until_s`: as `time.perf_counter` has it.
+        """
+        numbers = np.unique(self._part_of[self._num_rows > 0]).tolist()
+        steps: list[Callable[[], object]] = [
+            partial(_read_block, cache, block.ref) for block in self._blocks[self._num_verified :]
+        ]
+        num_blocks = len(steps)
+        steps += [partial(self._index_part, n, cache) for n in numbers if n not in self._parts]
+        for number, step in enumerate(steps):
+            step()
+            self._num_verified += number < num_blocks
+            if time.perf_counter() >= until_s:
+                return number == len(steps) - 1
+        return True
 
     def prepare(self, cache: BatchCache, epoch: int) -> PreparedIndex:
         """Verify all blocks, index all rows, and return the index; the chains lead to `epoch`."""

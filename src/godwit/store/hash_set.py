@@ -81,7 +81,7 @@ class HashSet:
         self._count += len(words)
         if 2 * self._count > len(self._slots):
             words = np.concatenate((self.values().view(np.uint64), words))
-            self._slots = np.zeros(1 << (4 * self._count - 1).bit_length(), np.uint64)
+            self._slots = np.zeros(1 << (2 * self._count).bit_length(), np.uint64)
         slots, mask = self._homes(words), np.uint64(len(self._slots) - 1)
         while words.size:
             free = self._slots[slots] == _FREE

@@ -121,10 +121,11 @@ class History:
         *,
         whole: Any = (),
         bound: int = 0,
+        used: int = 0,
     ) -> int:
         """Bring copies forward as a lane does, and complete one; return the bytes missing then.
 
-        `touched`: all entries if it is None.
+        `touched`: all entries if it is None. `used`: bytes of the bound that tables have.
         """
         mask = np.zeros(NUM_KEY_GROUPS, np.bool_)
         mask[[group_of(key) for key in touched or ()]] = True
@@ -160,7 +161,7 @@ class History:
             bound_bytes=bound,
         )
         assert not cold.any()
-        return parts.complete_some(ALL, until_s=0.0)
+        return parts.complete_some(ALL, until_s=0.0, used_bytes=used)
 
 
 def counts_of(local: LocalState, keys: Sequence[str]) -> Entries:
@@ -323,6 +324,68 @@ def test_a_corrupt_block_is_refused_by_name_and_leaves_no_copy_that_seems_whole(
     for store in (local, again):
         history.bring(store, None, none())
         assert {key: row[0] for key, row in held(store).items()} == history.truth
+
+
+def test_under_a_bound_blocks_are_indexed_in_steps_before_entries_are_evicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, None, none(), bound=100, used=49)
+    assert local not in partial_copies._known
+    indexed: list[int] = []
+    build = stored_index.SortedRun.build
+
+    def counted(spans: Any, *arguments: Any) -> Any:
+        spans = list(spans)
+        indexed.append(sum(len(hashes) for *_, hashes in spans))
+        return build(spans, *arguments)
+
+    monkeypatch.setattr(stored_index.SortedRun, "build", counted)
+    monkeypatch.setattr(stored_chains, "_PART_ROWS", 20)
+    steps = 0
+    while not steps or partial_copies._known[local].coming is not None:
+        before = len(indexed)
+        history.commit({KEYS[0]: steps})
+        history.bring(local, KEYS[:1], local.versions.copy(), bound=100, used=50)
+        assert len(indexed) <= before + 1
+        steps += 1
+        assert steps < 100
+    assert len(indexed) > 1
+    assert not (local.bases >= 0).any()
+    assert steps > len(indexed)  # the blocks were verified before, one in each epoch
+    indexed.clear()
+    recovered = history.recovered
+    local.evict(np.flatnonzero(ALL))
+    history.bring(local, KEYS, local.versions.copy(), bound=100, used=50)
+    assert counts_of(local, KEYS) == history.truth
+    assert sum(indexed) <= steps  # rows of segments that are newer than the index
+    assert history.recovered == recovered + 1  # by `bring` itself
+
+
+def test_chains_that_have_doubled_are_indexed_again_while_the_former_index_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_chains, "_MIN_ROWS", 1)
+    history, local = filled(tmp_path), new_store(tmp_path / "local")
+    history.bring(local, KEYS, none(), bound=100, used=50)
+    local.evict(np.flatnonzero(ALL))
+    known, removed = partial_copies._known[local], False
+    first = known._chains[0]
+    for number in range(80):
+        history.commit(dict.fromkeys(KEYS[::2], 1000 + number))
+        history.bring(local, KEYS[1:4], local.versions.copy(), bound=100, used=50)
+        local.evict(np.flatnonzero(ALL))
+        if known._chains[0] is not first:
+            break
+        if known.coming is not None and not removed:  # compaction removes blocks to be verified
+            for g in range(NUM_KEY_GROUPS):
+                history.write_snapshot(g)
+            (tmp_path / "checkpoint" / known.coming._blocks[-1].ref.block.file).unlink()
+            removed = True
+    assert removed
+    assert known._chains[0] is not first
+    history.bring(local, KEYS, local.versions.copy(), bound=100, used=50)
+    assert counts_of(local, KEYS) == history.truth
 
 
 def test_blocks_are_unmapped_though_another_process_has_dropped_the_partial_copies(

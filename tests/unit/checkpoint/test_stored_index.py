@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, estimate_num_keys
+from godwit.checkpoint.stored_index import (
+    Buckets,
+    KeyGroupRange,
+    SortedRun,
+    estimate_num_keys,
+)
 from godwit.columns.groups import group_rows
 from godwit.model.key_groups import key_groups_of
+from godwit.store.hash_set import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +41,7 @@ def run_of(blocks: Sequence[Integers], num_key_groups: int = 1, *, first: int = 
 
 
 def places_of(run: SortedRun, hashes: Integers) -> list[tuple[int, int]]:
-    owners, places = run.find(hashes)
+    owners, places = run.find(distinct(run.key_groups.prefixes(hashes)))
     return list(zip(owners.tolist(), places.tolist(), strict=True))
 
 
@@ -79,3 +86,21 @@ def test_the_number_of_keys_is_estimated_whatever_their_versions(versions: int) 
     hashes = drawn_hashes(20_000)
     runs = [run_of([hashes[:12_000]]), *[run_of([hashes[4000:]])] * versions]
     assert estimate_num_keys(runs) == pytest.approx(20_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        drawn_hashes(3000).view(np.uint64),
+        drawn_hashes(3000).view(np.uint64) >> np.uint64(9),
+        np.append(np.arange(2000, dtype=np.uint64), np.uint64(2**64 - 1)),  # nearly all in a bucket
+        np.array([7, 7, 7], np.uint64),
+        np.array([2**63], np.uint64),
+    ],
+    ids=["spread", "narrow", "crowded", "equal", "one"],
+)
+def test_buckets_lead_to_the_first_code_that_is_not_below(codes: npt.NDArray[np.uint64]) -> None:
+    codes = np.sort(codes)
+    asked = np.concatenate((codes, codes + np.uint64(1), codes - np.uint64(1), drawn_hashes(100)))
+    asked = np.append(asked.view(np.uint64), np.array([0, 2**64 - 1], np.uint64))
+    assert np.array_equal(Buckets(codes).first(asked), np.searchsorted(codes, asked))

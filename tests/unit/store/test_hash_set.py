@@ -32,3 +32,10 @@ def test_an_empty_set_and_no_hashes_are_fine() -> None:
     hashes.add(nothing)
     assert hashes.contains(nothing).size == 0
     assert not hashes.contains(np.array([0, 5])).any()
+
+
+def test_a_set_has_at_most_32_bytes_a_hash() -> None:
+    hashes = HashSet()
+    for first in range(0, 20_000, 400):
+        hashes.add(np.arange(1 + first, 401 + first))
+        assert 16 * (400 + first) <= hashes.size_bytes <= max(8192, 32 * (400 + first))
