@@ -180,7 +180,7 @@ def test_where_a_budget_fills_executors_slowly_no_more_are_asked_for_meanwhile()
     assert "leaves an executor with less than half of the mean load" in refused.reason
 
 
-def test_where_a_backlog_asked_for_half_of_all_executors_they_go_three_epochs_after_it() -> None:
+def test_where_a_backlog_asked_for_a_third_of_all_executors_they_go_three_epochs_after_it() -> None:
     """The period ends with the backlog; more epochs passed where it took its four seconds."""
     history = play(
         1.0,
@@ -193,7 +193,7 @@ def test_where_a_backlog_asked_for_half_of_all_executors_they_go_three_epochs_af
         seconds=32,
     )
     out, back = history.of_kind(events.ScaledOut, events.ScaledIn)
-    assert (out.wanted, back.before) == (12, 12)
+    assert (out.wanted, back.before) == (9, 9)
     later = [epoch for epoch in history.epochs if out.at_s < epoch.ended_s <= back.at_s]
     assert sum(epoch.delays.mean_s <= 1.0 for epoch in later) <= 4
     assert history.between(back.at_s, 32.0).delays().mean_s < 1.0
