@@ -92,8 +92,10 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
     if kind in {"CollectList", "CollectSet", "CollectUnion"} and not _ignores_nulls(function):
         raise refused(kind, "it collects nulls too (RESPECT NULLS)")
     if kind in {"Average", "Sum"} and kind_of(argument.dataType()) == "DayTimeIntervalType":
-        of_sum: Overflow = "null" if _sum_overflow(function) == "null" else "error"
-        return lambda name: IntervalSum(column=name, overflow=of_sum, is_mean=kind == "Average")
+        interval_overflow: Overflow = "null" if _sum_overflow(function) == "null" else "error"
+        return lambda name: IntervalSum(
+            column=name, overflow=interval_overflow, is_mean=kind == "Average"
+        )
     if kind == "Sum":
         overflow = _sum_overflow(function)
         return lambda name: gw.sum_as(name, overflow)
@@ -106,9 +108,9 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
     if not is_nested(argument):
         return _SKIPPING_NULLS[kind]
     if kind in {"Max", "Min"}:
-        best = gw.max_by if kind == "Max" else gw.min_by
+        extreme_by = gw.max_by if kind == "Max" else gw.min_by
         return lambda name: EncodedAggregate(
-            aggregate=best("c0", "c1"), sources=((name, "value"), (name, "order"))
+            aggregate=extreme_by("c0", "c1"), sources=((name, "value"), (name, "order"))
         )
     how: How = "value" if kind == "CollectList" else "identity"
     return lambda name: EncodedAggregate(
@@ -197,12 +199,12 @@ def _extreme_by(*, largest: bool) -> Callable[[Any], AggregateCall]:
 
     def call(function: Any) -> AggregateCall:
         """Return the call of a function that takes the value of the row with an extreme."""
-        value, by = children_of(function)[:2]
-        if is_nested(value) or is_nested(by):
+        value, order = children_of(function)[:2]
+        if is_nested(value) or is_nested(order):
             make = gw.latest_by("c0", "c1", largest=largest)
-            return _call_of_encoded((value, "value"), (by, "order"), make=make)
+            return _call_of_encoded((value, "value"), (order, "order"), make=make)
         return AggregateCall(
-            arguments=(value, by),
+            arguments=(value, order),
             make=lambda names: gw.latest_by(names[0], names[1], largest=largest),
         )
 

@@ -149,17 +149,17 @@ def _with_panes(
         return child
     if translation.whole_windows and translation.mode == "update":
         return child
-    attribute, *own = keys.window
-    read = [value for name, value in keys.columns if name not in own]
+    attribute, *bound_columns = keys.window
+    read = [value for name, value in keys.columns if name not in bound_columns]
     read += [argument for _, call in calls for argument in call.arguments]
     if any(id_of(attribute) in references(value) for value in read):
         return child
     panes = windows_of(translation.catalyst, child, attribute)
     if panes is None or len(watermarks_of(child)) != 1:
         return child
-    window, time, before = panes
+    window, time, child_without_windows = panes
     keys.use_panes(window, translation.unique(str(time.name())), time)
-    return before
+    return child_without_windows
 
 
 def _aggregate_call(translation: Translator, node: Any, function: Any) -> AggregateCall:
@@ -279,18 +279,19 @@ def _functions_in(results: Sequence[Any]) -> list[Any]:
     return functions
 
 
-def _same_type(own: pa.DataType, spark: pa.DataType) -> bool:
+def _same_type(flow_type: pa.DataType, spark_type: pa.DataType) -> bool:
     """Return whether two types are the same but for zones, and for parts that are never null."""
-    if pa.types.is_map(own) and pa.types.is_map(spark):
-        return _same_type(own.key_type, spark.key_type) and _same_type(
-            own.item_type, spark.item_type
+    if pa.types.is_map(flow_type) and pa.types.is_map(spark_type):
+        return _same_type(flow_type.key_type, spark_type.key_type) and _same_type(
+            flow_type.item_type, spark_type.item_type
         )
-    if pa.types.is_list(own) and pa.types.is_list(spark):
-        return _same_type(own.value_type, spark.value_type)
-    if pa.types.is_struct(own) and pa.types.is_struct(spark):
-        return [field.name for field in own] == [field.name for field in spark] and all(
-            _same_type(mine.type, theirs.type) for mine, theirs in zip(own, spark, strict=True)
+    if pa.types.is_list(flow_type) and pa.types.is_list(spark_type):
+        return _same_type(flow_type.value_type, spark_type.value_type)
+    if pa.types.is_struct(flow_type) and pa.types.is_struct(spark_type):
+        return [field.name for field in flow_type] == [field.name for field in spark_type] and all(
+            _same_type(flow_field.type, spark_field.type)
+            for flow_field, spark_field in zip(flow_type, spark_type, strict=True)
         )
-    if pa.types.is_timestamp(own) and pa.types.is_timestamp(spark):
-        return (own.tz is None) == (spark.tz is None)
-    return bool(own == spark)
+    if pa.types.is_timestamp(flow_type) and pa.types.is_timestamp(spark_type):
+        return (flow_type.tz is None) == (spark_type.tz is None)
+    return bool(flow_type == spark_type)

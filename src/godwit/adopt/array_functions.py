@@ -82,14 +82,14 @@ def _sort_nulls_last(call: FunctionSpec, lists: pa.Array) -> pa.Array:
 
 def _flatten(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     """Return the elements of arrays in arrays; null where one of these is null."""
-    rows, inner = rows_and_elements(lists)
-    within, elements = rows_and_elements(inner)
-    missing = np.bincount(rows[~values_of(inner.is_valid())], minlength=len(lists)) > 0
-    rows = rows[within]
-    stays = np.flatnonzero(~missing[rows])
-    like = pc.if_else(pa.array(missing), None, lists.is_valid())
-    like = pc.if_else(lists.is_valid(), like, None)
-    return lists_of_rows(rows[stays], elements.take(pa.array(stays)), like, call.dtype)
+    rows, inner_lists = rows_and_elements(lists)
+    row_of_element, elements = rows_and_elements(inner_lists)
+    has_null = np.bincount(rows[~values_of(inner_lists.is_valid())], minlength=len(lists)) > 0
+    rows = rows[row_of_element]
+    kept = np.flatnonzero(~has_null[rows])
+    validity = pc.if_else(pa.array(has_null), None, lists.is_valid())
+    validity = pc.if_else(lists.is_valid(), validity, None)
+    return lists_of_rows(rows[kept], elements.take(pa.array(kept)), validity, call.dtype)
 
 
 def _array_min_or_max(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:
@@ -162,25 +162,33 @@ def _remove(call: FunctionSpec, lists: pa.Array, values: pa.Array) -> pa.Array:
 
 def _union(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return the distinct elements of two arrays."""
-    (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
-    order = order_by(np.concatenate([rows, others]))
-    every = pa.concat_arrays([elements, more.cast(elements.type)]).take(pa.array(order))
-    numbers = np.concatenate([rows, others])[order]
-    return _first_of_each(call, right, numbers, every, codes_of(every)[0])
+    (rows, elements), (other_rows, other_elements) = (
+        rows_and_elements(left),
+        rows_and_elements(right),
+    )
+    order = order_by(np.concatenate([rows, other_rows]))
+    all_elements = pa.concat_arrays([elements, other_elements.cast(elements.type)]).take(
+        pa.array(order)
+    )
+    all_rows = np.concatenate([rows, other_rows])[order]
+    return _first_of_each(call, right, all_rows, all_elements, codes_of(all_elements)[0])
 
 
 def _intersect_or_except(included: bool) -> Callable[[FunctionSpec, pa.Array, pa.Array], pa.Array]:
     """Return ``array_intersect``, or ``array_except``: by whether an element is in the second."""
 
     def evaluate(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
-        (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
-        element_codes, theirs = codes_of(elements, more.cast(elements.type))
-        width = max(int(element_codes.max(initial=0)), int(theirs.max(initial=0))) + 2
-        both = np.isin(rows * width + element_codes + 1, others * width + theirs + 1)
-        chosen_positions = np.flatnonzero(both == included)
-        taken = elements.take(pa.array(chosen_positions))
+        (rows, elements), (other_rows, other_elements) = (
+            rows_and_elements(left),
+            rows_and_elements(right),
+        )
+        element_codes, other_codes = codes_of(elements, other_elements.cast(elements.type))
+        width = max(int(element_codes.max(initial=0)), int(other_codes.max(initial=0))) + 2
+        is_in_both = np.isin(rows * width + element_codes + 1, other_rows * width + other_codes + 1)
+        chosen_positions = np.flatnonzero(is_in_both == included)
+        chosen_elements = elements.take(pa.array(chosen_positions))
         return _first_of_each(
-            call, right, rows[chosen_positions], taken, element_codes[chosen_positions]
+            call, right, rows[chosen_positions], chosen_elements, element_codes[chosen_positions]
         )
 
     return evaluate
@@ -188,19 +196,29 @@ def _intersect_or_except(included: bool) -> Callable[[FunctionSpec, pa.Array, pa
 
 def _overlap(_call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return whether arrays share an element; null if they do not, and one of them has a null."""
-    (rows, elements), (others, more) = rows_and_elements(left), rows_and_elements(right)
-    element_codes, theirs = codes_of(elements, more.cast(elements.type))
-    width, count = max(int(element_codes.max(initial=0)), int(theirs.max(initial=0))) + 1, len(left)
+    (rows, elements), (other_rows, other_elements) = (
+        rows_and_elements(left),
+        rows_and_elements(right),
+    )
+    element_codes, other_codes = codes_of(elements, other_elements.cast(elements.type))
+    width, count = (
+        max(int(element_codes.max(initial=0)), int(other_codes.max(initial=0))) + 1,
+        len(left),
+    )
     shared = np.isin(
-        rows * width + element_codes, others[theirs >= 0] * width + theirs[theirs >= 0]
+        rows * width + element_codes,
+        other_rows[other_codes >= 0] * width + other_codes[other_codes >= 0],
     )
-    equal = np.bincount(rows[shared & (element_codes >= 0)], minlength=count) > 0
-    unknown = (
-        np.bincount(np.append(rows[element_codes < 0], others[theirs < 0]), minlength=count) > 0
+    has_shared = np.bincount(rows[shared & (element_codes >= 0)], minlength=count) > 0
+    is_unknown = (
+        np.bincount(
+            np.append(rows[element_codes < 0], other_rows[other_codes < 0]), minlength=count
+        )
+        > 0
     )
-    for some in (rows, others):  # an empty array shares nothing
-        unknown &= np.bincount(some, minlength=count) > 0
-    result = pa.array(equal, mask=unknown & ~equal)
+    for rows_of_side in (rows, other_rows):  # an empty array shares nothing
+        is_unknown &= np.bincount(rows_of_side, minlength=count) > 0
+    result = pa.array(has_shared, mask=is_unknown & ~has_shared)
     return pc.if_else(right.is_valid(), result, pa.scalar(None, pa.bool_()))
 
 

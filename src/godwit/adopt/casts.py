@@ -93,21 +93,21 @@ def without(
 
 def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
     """Return the microseconds since 1970 that the clock of a zone shows at timestamps."""
-    moments = values_of(values)
+    instants = values_of(values)
     if values.type.tz is None or zone in LOCAL_ZONES:
-        return moments
+        return instants
     valid = mask_of(values)
-    is_known_year = (moments >= _FIRST_KNOWN) & (moments < _LAST_KNOWN)
-    near = column_of(np.where(is_known_year, moments, 0), None, pa.timestamp("us", zone))
-    local = values_of(pc.local_timestamp(near)).copy()
-    rules = zone_of(zone)
+    is_known_year = (instants >= _FIRST_KNOWN) & (instants < _LAST_KNOWN)
+    known_instants = column_of(np.where(is_known_year, instants, 0), None, pa.timestamp("us", zone))
+    local = values_of(pc.local_timestamp(known_instants)).copy()
+    time_zone = zone_of(zone)
     for row in np.flatnonzero(~is_known_year if valid is None else ~is_known_year & valid).tolist():
         # The rules of the present continue, and calendars repeat after 400 years.
-        periods = max((int(moments[row]) - _LAST_KNOWN) // _PERIOD_US, 0)
-        moment = max(int(moments[row]) - periods * _PERIOD_US, _FIRST_SHOWN)
-        shown = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=moment)
-        offset = shown.astimezone(rules).utcoffset() or dt.timedelta()
-        local[row] = moments[row] + offset // dt.timedelta(microseconds=1)
+        periods = max((int(instants[row]) - _LAST_KNOWN) // _PERIOD_US, 0)
+        mapped = max(int(instants[row]) - periods * _PERIOD_US, _FIRST_SHOWN)
+        mapped_utc = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=mapped)
+        offset = mapped_utc.astimezone(time_zone).utcoffset() or dt.timedelta()
+        local[row] = instants[row] + offset // dt.timedelta(microseconds=1)
     return local
 
 
@@ -121,14 +121,16 @@ def instants_of(
     """
     if zone in LOCAL_ZONES:
         return local
-    before, after = (offsets_at(local + step, zone) for step in (-_DAY_US, _DAY_US))
-    first, second = local - before, local - after
-    is_second = (offsets_at(first, zone) != before) & (offsets_at(second, zone) == after)
+    offset_before, offset_after = (offsets_at(local + step, zone) for step in (-_DAY_US, _DAY_US))
+    first, second = local - offset_before, local - offset_after
+    is_second = (offsets_at(first, zone) != offset_before) & (
+        offsets_at(second, zone) == offset_after
+    )
     result = np.where(is_second, second, first)
     if preferred is None:
         return result
-    same = local - preferred
-    return np.where(offsets_at(same, zone) == preferred, same, result)
+    preferred_instants = local - preferred
+    return np.where(offsets_at(preferred_instants, zone) == preferred, preferred_instants, result)
 
 
 def offsets_at(moments: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
@@ -275,24 +277,26 @@ def _decimals_that_fit(
 ) -> pa.Array:
     """Return decimals from their integers without a point, as far as they fit."""
     bound = 10**dtype.precision
-    wrong = np.array([not -bound < value < bound for value in integers], np.bool_)
+    overflows = np.array([not -bound < value < bound for value in integers], np.bool_)
     reason = f"a number does not fit decimal({dtype.precision}, {dtype.scale})"
-    mask = without(mask_of(values), wrong, overflow, "NUMERIC_VALUE_OUT_OF_RANGE", reason)
-    safe = [0 if bad else value for value, bad in zip(integers, wrong, strict=True)]
+    mask = without(mask_of(values), overflows, overflow, "NUMERIC_VALUE_OUT_OF_RANGE", reason)
+    safe = [
+        0 if is_overflow else value for value, is_overflow in zip(integers, overflows, strict=True)
+    ]
     return decimals_of(safe, mask, dtype)
 
 
 def _decimals_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast decimals to integers, towards zero."""
     step = 10**values.type.scale
-    whole = [abs(value) // step * (1 if value >= 0 else -1) for value in unscaled(values)]
+    truncated = [abs(value) // step * (1 if value >= 0 else -1) for value in unscaled(values)]
     low, high = _integer_bounds(dtype)
     mask = mask_of(values)
     if overflow != "wrap":
-        wrong = np.array([not low <= value <= high for value in whole], np.bool_)
-        mask = without(mask, wrong, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
-    cut = [(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in whole]
-    return column_of(np.array(cut, np.int64), mask, dtype)
+        overflows = np.array([not low <= value <= high for value in truncated], np.bool_)
+        mask = without(mask, overflows, overflow, "CAST_OVERFLOW", f"a number does not fit {dtype}")
+    wrapped = [(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in truncated]
+    return column_of(np.array(wrapped, np.int64), mask, dtype)
 
 
 def _decimals_to_doubles(values: pa.Array, dtype: pa.DataType, _overflow: Overflow) -> pa.Array:
@@ -316,23 +320,23 @@ def _decimals_to_doubles(values: pa.Array, dtype: pa.DataType, _overflow: Overfl
 def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
     """Cast text to integers; digits after a point count only without ANSI, and are dropped."""
     low, high = _integer_bounds(dtype)
-    numbers, wrong = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    numbers, is_invalid = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
     for row, text in enumerate(values.to_pylist()):
         if text is None:
             continue
         trimmed = text.strip(_SPACE)
-        exact = overflow != "wrap"
+        is_strict = overflow != "wrap"
         number = None
-        if trimmed.isascii() and _WHOLE.fullmatch(trimmed) and not (exact and "." in trimmed):
-            whole = trimmed.split(".")[0]
-            number = int(whole) if whole.strip("+-") else 0
+        if trimmed.isascii() and _WHOLE.fullmatch(trimmed) and not (is_strict and "." in trimmed):
+            whole_digits = trimmed.split(".")[0]
+            number = int(whole_digits) if whole_digits.strip("+-") else 0
         if number is None or not low <= number <= high:
-            wrong[row] = True
+            is_invalid[row] = True
         else:
             numbers[row] = number
     reason = f"a text does not become {dtype}"
     return column_of(
-        numbers, without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason), dtype
+        numbers, without(mask_of(values), is_invalid, overflow, "CAST_INVALID_INPUT", reason), dtype
     )
 
 
@@ -398,12 +402,12 @@ def dates_as_text(days: npt.NDArray[np.int64]) -> list[str]:
     return [f"{year_as_text(int(text[:-6]))}{text[-6:]}" for text in texts]
 
 
-def _times_as_text(moments: npt.NDArray[np.int64]) -> list[str]:
+def _times_as_text(times: npt.NDArray[np.int64]) -> list[str]:
     """Return microseconds since 1970 as text, without zeros at the end of the fraction."""
-    dates = dates_as_text(moments // _DAY_US)
+    dates = dates_as_text(times // _DAY_US)
     texts = []
-    for date, rest in zip(dates, (moments % _DAY_US).tolist(), strict=True):
-        seconds, fraction = divmod(rest, _SECOND_US)
+    for date, time_of_day_us in zip(dates, (times % _DAY_US).tolist(), strict=True):
+        seconds, fraction = divmod(time_of_day_us, _SECOND_US)
         text = f"{date} {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
         texts.append(f"{text}.{fraction:06}".rstrip("0") if fraction else text)
     return texts
@@ -436,12 +440,14 @@ def _floats_to_decimals(
 ) -> pa.Array:
     """Return floats as decimals, of their texts; NaN and infinities are null."""
     numbers = values_of(values).astype(np.float64)
-    finite = np.isfinite(numbers)
-    texts = [text_of(n, shortest=shortest) for n in np.where(finite, numbers, 0.0).tolist()]
-    whole = [_LONG.scaleb(Decimal(text), dtype.scale) for text in texts]
-    integers = [int(n.to_integral_value(ROUND_HALF_UP, _LONG)) for n in whole]
-    known = values if finite.all() else pc.if_else(pa.array(finite), values, None)
-    return _decimals_that_fit(integers, known, dtype, overflow)
+    is_finite = np.isfinite(numbers)
+    texts = [
+        text_of(number, shortest=shortest) for number in np.where(is_finite, numbers, 0.0).tolist()
+    ]
+    scaled = [_LONG.scaleb(Decimal(text), dtype.scale) for text in texts]
+    integers = [int(number.to_integral_value(ROUND_HALF_UP, _LONG)) for number in scaled]
+    finite_values = values if is_finite.all() else pc.if_else(pa.array(is_finite), values, None)
+    return _decimals_that_fit(integers, finite_values, dtype, overflow)
 
 
 FROM_FLOATS: dict[tuple[str, str], Callable[..., pa.Array]] = {
@@ -458,11 +464,11 @@ def intervals_as_text(micros: npt.NDArray[np.int64]) -> list[str]:
 
 def _shown_interval(micros: int) -> str:
     """Return an interval as days, a space and a time of day."""
-    days, rest = divmod(abs(micros), _DAY_US)
-    seconds, fraction = divmod(rest, _SECOND_US)
+    days, time_of_day_us = divmod(abs(micros), _DAY_US)
+    seconds, fraction = divmod(time_of_day_us, _SECOND_US)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    shown = f".{fraction:06}".rstrip("0") if fraction else ""
-    return f"{'-' if micros < 0 else ''}{days} {clock}{shown}"
+    fraction_text = f".{fraction:06}".rstrip("0") if fraction else ""
+    return f"{'-' if micros < 0 else ''}{days} {clock}{fraction_text}"
 
 
 CASTS: dict[tuple[str, str], Callable[..., pa.Array]] = {

@@ -67,9 +67,11 @@ class SparkCsv(TextFormat):
         known: Container[str] = (),
     ) -> Iterator[pa.RecordBatch | BadLine]:
         del known  # columns are those of positions
-        wanted = [self._columns.field(field.name) for field in fields]
-        wanted = wanted or [self._columns.field(0).with_type(pa.string())]  # it has the rows
-        read = [*self._columns] if self._fails_on_malformed else wanted
+        output_fields = [self._columns.field(field.name) for field in fields]
+        output_fields = output_fields or [
+            self._columns.field(0).with_type(pa.string())
+        ]  # it has the rows
+        parsed_fields = [*self._columns] if self._fails_on_malformed else output_fields
         has_header = self._header and part.start == 0
         for block in self._blocks(directory, part):
             text = _with_line_feeds(block)
@@ -78,13 +80,13 @@ class SparkCsv(TextFormat):
                 first = next((n for n, line in enumerate(lines) if _has_text(line)), None)
                 text = b"" if first is None else b"\n".join(lines[first + 1 :])
                 has_header = first is None
-            columns = self._column_texts(text, [field.name for field in read])
+            columns = self._column_texts(text, [field.name for field in parsed_fields])
             values = {
                 field.name: self._column_values(texts, field)
-                for field, texts in zip(read, columns, strict=True)
+                for field, texts in zip(parsed_fields, columns, strict=True)
             }
-            arrays = [values[field.name] for field in wanted]
-            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in wanted])
+            arrays = [values[field.name] for field in output_fields]
+            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in output_fields])
 
     def _column_values(self, texts: pa.Array, field: pa.Field) -> pa.Array:
         """Return the values of a column's texts."""
@@ -150,13 +152,13 @@ class SparkCsv(TextFormat):
                 return parts
             place = end + 1
 
-    def _read_cell(self, line: str, place: int) -> tuple[str, int]:
+    def _read_cell(self, line: str, position: int) -> tuple[str, int]:
         """Return the value at a place of a line, and the place of the separator after it."""
-        after = line.find(self._separator, place)
-        after = len(line) if after < 0 else after
-        if not line.startswith(_QUOTE, place):
-            return line[place:after], after
-        match = (_DOUBLED if self._quotes_are_doubled else _IN_QUOTES).match(line, place)
+        cell_end = line.find(self._separator, position)
+        cell_end = len(line) if cell_end < 0 else cell_end
+        if not line.startswith(_QUOTE, position):
+            return line[position:cell_end], cell_end
+        match = (_DOUBLED if self._quotes_are_doubled else _IN_QUOTES).match(line, position)
         if match is not None and line[match.end() : match.end() + 1] in {"", self._separator}:
             text = match[1]
             value = (
@@ -165,17 +167,19 @@ class SparkCsv(TextFormat):
                 else _ESCAPED.sub(r"\1", text)
             )
             return value, match.end()
-        run = None if self._quotes_are_doubled else _RUN.match(line, place)
-        if run is None:
-            raise UnsureError(line[place:], "a value in quotes")
-        after = line.find(self._separator, run.end())
-        after = len(line) if after < 0 else after
-        whole = line[place:after]
-        if run.end() == after:
-            return run[1] + run[2][1:], after  # the last of several quotes ends the value
-        if line[run.end()] in _BLANK or _ESCAPE in whole:
-            raise UnsureError(line[place:], "a value in quotes")
-        return whole, after  # quotes within a value are part of it
+        quoted_start = None if self._quotes_are_doubled else _RUN.match(line, position)
+        if quoted_start is None:
+            raise UnsureError(line[position:], "a value in quotes")
+        cell_end = line.find(self._separator, quoted_start.end())
+        cell_end = len(line) if cell_end < 0 else cell_end
+        cell = line[position:cell_end]
+        if quoted_start.end() == cell_end:
+            return quoted_start[1] + quoted_start[2][
+                1:
+            ], cell_end  # the last of several quotes ends the value
+        if line[quoted_start.end()] in _BLANK or _ESCAPE in cell:
+            raise UnsureError(line[position:], "a value in quotes")
+        return cell, cell_end  # quotes within a value are part of it
 
     def _infer(self, block: bytes) -> pa.Schema:
         del block

@@ -103,15 +103,15 @@ def _order_keys(values: pa.Array) -> pa.Array:
     if pa.types.is_list(dtype):
         starts, (elements,) = _unpacked_rows(values)
         offsets = pa.array(starts.astype(np.int32))
-        marked = pa.ListArray.from_arrays(offsets, _null_marked_keys(elements))
-        joined = pc.binary_join(marked, pa.scalar(b"", pa.binary()))
+        element_keys = pa.ListArray.from_arrays(offsets, _null_marked_keys(elements))
+        joined = pc.binary_join(element_keys, pa.scalar(b"", pa.binary()))
         end = pa.scalar(b"\x00", pa.binary())
         return pc.binary_join_element_wise(joined, end, pa.scalar(b"", pa.binary()))
     if pa.types.is_null(dtype):
         return pa.array([b""] * length, pa.binary())
     if is_variable_width(dtype):
-        plain = values.cast(pa.binary()).fill_null(b"")
-        escaped = pc.replace_substring(plain, b"\x00", b"\x00\xff")
+        binaries = values.cast(pa.binary()).fill_null(b"")
+        escaped = pc.replace_substring(binaries, b"\x00", b"\x00\xff")
         end = pa.scalar(b"\x00\x00", pa.binary())
         return pc.binary_join_element_wise(escaped, end, pa.scalar(b"", pa.binary()))
     return _fixed_keys(values)
@@ -133,11 +133,11 @@ def _fixed_keys(values: pa.Array) -> pa.Array:
             numbers = numbers.view(np.uint8)
         width = numbers.dtype.itemsize
         bits = numbers.view(f"u{width}")
-        sign = bits.dtype.type(1 << (8 * width - 1))
+        sign_bit = bits.dtype.type(1 << (8 * width - 1))
         if numbers.dtype.kind == "f":
-            bits = np.where(bits & sign != 0, ~bits, bits | sign)
+            bits = np.where(bits & sign_bit != 0, ~bits, bits | sign_bit)
         elif numbers.dtype.kind == "i":
-            bits = bits ^ sign
+            bits = bits ^ sign_bit
         cells = bits.astype(f">u{width}").view(np.uint8)
     data = pa.py_buffer(np.ascontiguousarray(cells))
     fixed = pa.Array.from_buffers(pa.binary(width), len(filled), [None, data])

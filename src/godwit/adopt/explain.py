@@ -75,15 +75,17 @@ def _own_sources(dataframe: DataFrame, *, mode: str) -> list[str]:
 
 def _describe_subtree(node: Any, depth: int, lines: list[tuple[str, str]], mode: str) -> None:
     """Add the line of a node, and those of the nodes below it."""
-    own = is_stateful(node, mode)
-    below = any(is_stateful(part, mode) for part in _descendants(node))
-    how = "operator of the flow, in the lanes" if own else _ABOVE if below else _STATELESS
+    is_own = is_stateful(node, mode)
+    is_above_own = any(is_stateful(part, mode) for part in _descendants(node))
+    where_run = (
+        "operator of the flow, in the lanes" if is_own else _ABOVE if is_above_own else _STATELESS
+    )
     if kind_of(node) == "EventTimeWatermark":
-        how = "event time of the flow's source"
+        where_run = "event time of the flow's source"
     elif kind_of(node).startswith("StreamingRelation"):
-        how = "streaming DataFrame, read by Spark"
+        where_run = "streaming DataFrame, read by Spark"
     text = " ".join(str(node.simpleString(80)).split()).removeprefix("~")
-    lines.append(("  " * depth + text, how))
+    lines.append(("  " * depth + text, where_run))
     for child in children_of(node):
         _describe_subtree(child, depth + 1, lines, mode)
 

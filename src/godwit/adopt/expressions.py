@@ -193,7 +193,9 @@ class ExpressionReader:
                 raise ValueError("a long list of floats")
             items = _items_of_scala_set(expression.hset())
             arguments += tuple(Constant(_stored_as_scalar(item, types[0])) for item in items)
-        if name == "Concat" and not all(is_text(t) or pa.types.is_list(t) for t in types):
+        if name == "Concat" and not all(
+            is_text(dtype_) or pa.types.is_list(dtype_) for dtype_ in types
+        ):
             raise ValueError("bytes that are joined")
         if name == "ConcatWs" and len(types) == 1:
             raise ValueError("a delimiter alone")
@@ -731,8 +733,8 @@ def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
 def _read_static_invoke(reader: ExpressionReader, expression: Any) -> Expression:
     """Return text as bytes, or bytes as text of Base64; refuse other calls of Java's methods."""
     name = str(expression.staticObject().getName()).rpartition(".")[2]
-    value, *others = children_of(expression)
-    constants = [e.value() if kind_of(e) == "Literal" else None for e in others]
+    value, *further = children_of(expression)
+    constants = [operand.value() if kind_of(operand) == "Literal" else None for operand in further]
     if name == "Base64" and constants[0] is not None:
         options = (bool(constants[0]),)
         return Function(
@@ -795,16 +797,16 @@ def _read_array_sort(reader: ExpressionReader, expression: Any) -> Expression:
 def _read_fold(reader: ExpressionReader, expression: Any) -> Expression:
     """Return the elements of an array merged into one value."""
     argument, start, merge, finish = children_of(expression)
-    merge_body, *of_merge = children_of(merge)
-    finish_body, of_finish = children_of(finish)
-    value, element = map(column_key, of_merge)
+    merge_body, *merge_variables = children_of(merge)
+    finish_body, finish_variable = children_of(finish)
+    value, element = map(column_key, merge_variables)
     return Fold(
         argument=reader.read(argument),
         start=reader.read(start),
         merge=reader.read(merge_body),
         variables=(value, element),
         finish=reader.read(finish_body),
-        result=column_key(of_finish),
+        result=column_key(finish_variable),
         dtype=reader.type_of(start.dataType()),
     )
 

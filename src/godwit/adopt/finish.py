@@ -68,16 +68,16 @@ class Finish:
         """
         rows = self._rows
         names = Counter(str(attribute.name()) for attribute in output_of(rows.plan))
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+        repeated = [name for name, count in names.items() if count > 1]
+        if repeated:
             raise UnsupportedQueryError(
                 f"{needed_by[0].upper()}{needed_by[1:]} gets several columns named "
-                f"{listing(twice)}.",
+                f"{listing(repeated)}.",
                 remedy="Give each another name, as by alias(...).",
             )
-        chosen = self._chosen_columns()
-        if chosen is not None:
-            return stream.map(_Choose(chosen))
+        chosen_columns = self._chosen_columns()
+        if chosen_columns is not None:
+            return stream.map(_Choose(chosen_columns))
         try:
             attributes = [column.attribute for column in rows.columns]
             part = read_stateless(self._catalyst, rows.plan, rows.path, attributes)
@@ -88,7 +88,7 @@ class Finish:
                 "stateful operator.",
                 **error.context,
             ) from None
-        inputs = tuple((f"c{n}", column.place) for n, column in enumerate(rows.columns))
+        inputs = tuple((f"c{number}", column.place) for number, column in enumerate(rows.columns))
         return stream.map(_Choose(inputs)).map(part, schema=part.schema)
 
     def _chosen_columns(self) -> tuple[tuple[str, Place], ...] | None:

@@ -65,18 +65,20 @@ class FirstRows(KeyedOperator):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
         is_stored, _ = data.state.find(keys, groups.key_groups)
-        new = np.flatnonzero(~is_stored)
-        rows = groups.first_row[new]
+        new_groups = np.flatnonzero(~is_stored)
+        rows = groups.first_row[new_groups]
         by_arrival = pa.array(np.argsort(rows, kind="stable"))
-        passed = data.rows.values.take(pa.array(rows))
-        own = keys.take(pa.array(new))
-        output = merge_columns(own.take(by_arrival), passed.take(by_arrival), self.output)
-        expiries = self._expiry_watermarks(passed)
+        first_rows = data.rows.values.take(pa.array(rows))
+        new_keys = keys.take(pa.array(new_groups))
+        output = merge_columns(new_keys.take(by_arrival), first_rows.take(by_arrival), self.output)
+        expiries = self._expiry_watermarks(first_rows)
         stored = np.flatnonzero(expiries >= self._first_expiry_kept(data.time))
         entries = pa.RecordBatch.from_arrays(
             [column_of(expiries[stored], None, _MOMENT)], schema=self.schema.values
         )
-        changed = changed_by_key(groups, new[stored], own.take(pa.array(stored)), entries)
+        changed = changed_by_key(
+            groups, new_groups[stored], new_keys.take(pa.array(stored)), entries
+        )
         return OperatorOutput(output=output, groups=groups, changed=changed)
 
     def _first_expiry_kept(self, time: EpochTime) -> int:  # noqa: ARG002
@@ -153,21 +155,21 @@ class FirstRowsInTime(FirstRows):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Emit the first row of every key that has no state, then forget keys."""
-        passed = super().process(data)
+        emitted = super().process(data)
         if not self.needs_state(data.time):
-            return passed
-        past = EntryRange(column=len(self.keys), end=self._first_expiry_kept(data.time))
-        entries = data.state.scan(past)
+            return emitted
+        expired_range = EntryRange(column=len(self.keys), end=self._first_expiry_kept(data.time))
+        entries = data.state.scan(expired_range)
         removed = np.ones(len(entries.hashes), np.bool_)
-        if STATE in passed.changed:
-            new = passed.changed[STATE][0]
+        if STATE in emitted.changed:
+            new = emitted.changed[STATE][0]
             entries = entries.followed_by(new)
             removed = np.concatenate([removed, np.zeros(len(new.hashes), np.bool_)])
         if not len(removed):
-            return OperatorOutput(output=passed.output, groups=passed.groups)
+            return OperatorOutput(output=emitted.output, groups=emitted.groups)
         groups = group_rows(entries.hashes, entries.keys, data.num_key_groups)
         changed = changed_by_key(groups, groups.of_row, entries.keys, entries.values, removed)
-        return OperatorOutput(output=passed.output, groups=groups, changed=changed)
+        return OperatorOutput(output=emitted.output, groups=groups, changed=changed)
 
     def _first_expiry_kept(self, time: EpochTime) -> int:
         """Return the first time after the watermark: Spark also forgets keys of the batch's rows.

@@ -61,16 +61,22 @@ class Fold(Expression):
         return pc.if_else(lists.is_valid(), finished, None)
 
     def _merge_elements(
-        self, columns: Mapping[str, pa.Array], value: pa.Array, which: np.ndarray, element: pa.Array
+        self,
+        columns: Mapping[str, pa.Array],
+        value: pa.Array,
+        positions: np.ndarray,
+        element: pa.Array,
     ) -> pa.Array:
         """Return the value so far with an element of some rows merged."""
-        taken = pa.array(which)
-        taken_columns = {name: column.take(taken) for name, column in columns.items()}
-        taken_columns |= dict(zip(self.variables, (value.take(taken), element), strict=True))
+        indices = pa.array(positions)
+        element_columns = {name: column.take(indices) for name, column in columns.items()}
+        element_columns |= dict(zip(self.variables, (value.take(indices), element), strict=True))
         try:
-            merged = self.merge.evaluate(Rows(columns=taken_columns)).cast(self.dtype)
+            merged = self.merge.evaluate(Rows(columns=element_columns)).cast(self.dtype)
         except EvaluationError as error:
-            raise EvaluationError(int(which[error.row]), error.reason, error.condition) from error
+            raise EvaluationError(
+                int(positions[error.row]), error.reason, error.condition
+            ) from error
         places = np.arange(len(value))
-        places[which] = len(value) + np.arange(len(which))
+        places[positions] = len(value) + np.arange(len(positions))
         return pa.concat_arrays([value, merged]).take(pa.array(places))

@@ -197,37 +197,37 @@ class Lambda(Expression):
     def evaluate(self, rows: Rows) -> pa.Array:
         """Compute the body over the elements of all rows."""
         lists = rows.needed(self.argument.evaluate(rows))
-        numbers, elements = rows_and_elements(lists)
-        taken = pa.array(numbers)
-        columns = {name: column.take(taken) for name, column in rows.columns.items()}
+        row_of_element, elements = rows_and_elements(lists)
+        indices = pa.array(row_of_element)
+        columns = {name: column.take(indices) for name, column in rows.columns.items()}
         columns[self.variables[0]] = elements
-        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-        position_in_row = np.arange(len(numbers)) - np.repeat(
-            begins, np.diff(begins, append=len(numbers))
+        first_elements = np.flatnonzero(np.diff(row_of_element, prepend=-1))
+        position_in_row = np.arange(len(row_of_element)) - np.repeat(
+            first_elements, np.diff(first_elements, append=len(row_of_element))
         )
         if len(self.variables) > 1:
             columns[self.variables[1]] = pa.array(position_in_row.astype(np.int32))
         try:
-            values = self._evaluate_body(columns, numbers)
+            values = self._evaluate_body(columns, row_of_element)
         except EvaluationError:
             if self.name not in _DECIDED_BY:
                 raise
-            values = self._until_decided(columns, numbers, position_in_row)
+            values = self._until_decided(columns, row_of_element, position_in_row)
         if self.name == "ArrayTransform":
-            return lists_of_rows(numbers, values, lists, self.dtype)
-        true = values_of(values.fill_null(False))
+            return lists_of_rows(row_of_element, values, lists, self.dtype)
+        is_true = values_of(values.fill_null(False))
         if self.name == "ArrayFilter":
-            matches = np.flatnonzero(true)
+            matches = np.flatnonzero(is_true)
             return lists_of_rows(
-                numbers[matches], elements.take(pa.array(matches)), lists, self.dtype
+                row_of_element[matches], elements.take(pa.array(matches)), lists, self.dtype
             )
         count = len(lists)
         if self.name == "ArrayForAll":
-            true = values_of(pc.invert(values).fill_null(False))  # that one is false decides
-        has_match = np.bincount(numbers[true], minlength=count) > 0
-        unknown = np.bincount(numbers[values_of(values.is_null())], minlength=count) > 0
-        decided = ~has_match if self.name == "ArrayForAll" else has_match
-        result = pa.array(decided, mask=unknown & ~has_match)
+            is_true = values_of(pc.invert(values).fill_null(False))  # that one is false decides
+        has_match = np.bincount(row_of_element[is_true], minlength=count) > 0
+        has_null = np.bincount(row_of_element[values_of(values.is_null())], minlength=count) > 0
+        is_true_for_row = ~has_match if self.name == "ArrayForAll" else has_match
+        result = pa.array(is_true_for_row, mask=has_null & ~has_match)
         return pc.if_else(lists.is_valid(), result, pa.scalar(None, pa.bool_()))
 
     def _evaluate_body(self, columns: dict[str, pa.Array], numbers: Integers) -> pa.Array:
@@ -284,14 +284,16 @@ def _arithmetic_function(sign: str) -> Callable[[Function, pa.Array, pa.Array], 
 
 def _integral_divide(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return the whole quotients of 64-bit integers, rounded towards zero."""
-    a, b, mask = values_of(left), values_of(right), mask_of(left)
-    lowest = (a == np.iinfo(np.int64).min) & (b == -1)
-    mask = without(mask, b == 0, call.overflow, "DIVIDE_BY_ZERO", "it divides by zero")
+    dividend, divisor, mask = values_of(left), values_of(right), mask_of(left)
+    overflows = (dividend == np.iinfo(np.int64).min) & (divisor == -1)
+    mask = without(mask, divisor == 0, call.overflow, "DIVIDE_BY_ZERO", "it divides by zero")
     if call.overflow != "wrap":
-        mask = without(mask, lowest, call.overflow, "ARITHMETIC_OVERFLOW", "the quotient is 2**63")
-    safe = np.where((b == 0) | lowest, 1, b)
-    quotient = a // safe
-    quotient += (quotient < 0) & (quotient * safe != a)
+        mask = without(
+            mask, overflows, call.overflow, "ARITHMETIC_OVERFLOW", "the quotient is 2**63"
+        )
+    safe_divisor = np.where((divisor == 0) | overflows, 1, divisor)
+    quotient = dividend // safe_divisor
+    quotient += (quotient < 0) & (quotient * safe_divisor != dividend)
     return column_of(quotient, mask, pa.int64())
 
 
@@ -299,14 +301,21 @@ def _pmod(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
     """Return the remainders with the sign of the divisor where the dividend is negative."""
     if not pa.types.is_integer(left.type):
         raise TypesError("pmod")
-    a, b = values_of(left), values_of(right)
+    dividend, divisor = values_of(left), values_of(right)
     reason = "it divides by zero"
-    mask = without(mask_of(left), b == 0, call.overflow, "REMAINDER_BY_ZERO", reason)
-    wide = np.promote_types(a.dtype, np.int32)  # in which Java adds
-    a, safe = a.astype(wide), np.where(b == 0, 1, b).astype(wide)
+    mask = without(mask_of(left), divisor == 0, call.overflow, "REMAINDER_BY_ZERO", reason)
+    wide_type = np.promote_types(dividend.dtype, np.int32)  # in which Java adds
+    dividend, safe_divisor = (
+        dividend.astype(wide_type),
+        np.where(divisor == 0, 1, divisor).astype(wide_type),
+    )
     with np.errstate(all="ignore"):
-        first = np.fmod(a, safe)
-        return column_of(np.where(first < 0, np.fmod(first + safe, safe), first), mask, left.type)
+        remainder = np.fmod(dividend, safe_divisor)
+        return column_of(
+            np.where(remainder < 0, np.fmod(remainder + safe_divisor, safe_divisor), remainder),
+            mask,
+            left.type,
+        )
 
 
 def _bitwise_function(
@@ -363,9 +372,9 @@ def _short_float(value: float) -> float:
 def _half_even(value: int, drop: int) -> int:
     """Return an integer without its last digits, rounded half to the even neighbour."""
     step: int = 10**drop
-    quotient, rest = divmod(value, step)
-    up: int = 2 * rest > step or (2 * rest == step and quotient % 2 == 1)
-    return quotient + up
+    quotient, remainder = divmod(value, step)
+    rounds_up: int = 2 * remainder > step or (2 * remainder == step and quotient % 2 == 1)
+    return quotient + rounds_up
 
 
 def _decimals_of_integers(integers: list[int], values: pa.Array, dtype: pa.DataType) -> pa.Array:
@@ -385,16 +394,18 @@ def _ceil_or_floor(upwards: bool) -> Callable[[Function, pa.Array], pa.Array]:
             return values
         if pa.types.is_decimal(values.type):
             step = 10**values.type.scale
-            whole = [-(-v // step) if upwards else v // step for v in unscaled(values)]
-            return _decimals_of_integers(whole, values, call.dtype)
+            rounded = [
+                -(-integer // step) if upwards else integer // step for integer in unscaled(values)
+            ]
+            return _decimals_of_integers(rounded, values, call.dtype)
         numbers = values_of(values)
         numbers = np.ceil(numbers) if upwards else np.floor(numbers)
         mask = mask_of(values)
         if call.overflow != "wrap":
-            outside = np.abs(numbers.astype(np.float64)) >= float(1 << 63)
-            outside &= numbers != -float(1 << 63)
+            overflows = np.abs(numbers.astype(np.float64)) >= float(1 << 63)
+            overflows &= numbers != -float(1 << 63)
             reason = "a number does not fit 64 bits"
-            mask = without(mask, outside, call.overflow, "ARITHMETIC_OVERFLOW", reason)
+            mask = without(mask, overflows, call.overflow, "ARITHMETIC_OVERFLOW", reason)
         return column_of(saturated(numbers, np.dtype(np.int64)), mask, pa.int64())
 
     return evaluate
@@ -451,16 +462,16 @@ def _width_bucket(call: Function, *columns: pa.Array) -> pa.Array:
     """Return the number of the part of a range, of equal parts, that has a number."""
     value, low, high, count = (values_of(column) for column in columns)
     mask = mask_of(columns[-1])
-    wrong = (count <= 0) | (count == np.iinfo(np.int64).max) | np.isnan(value) | (low == high)
-    wrong |= ~np.isfinite(low) | ~np.isfinite(high)
-    mask = without(mask, wrong, "null", "", "")
+    is_invalid = (count <= 0) | (count == np.iinfo(np.int64).max) | np.isnan(value) | (low == high)
+    is_invalid |= ~np.isfinite(low) | ~np.isfinite(high)
+    mask = without(mask, is_invalid, "null", "", "")
     first, last = np.minimum(low, high), np.maximum(low, high)
     with np.errstate(all="ignore"):
-        way = np.where(low < high, value - first, last - value)
-        inside = saturated(count.astype(np.float64) * way / (last - first), np.dtype(np.int64))
-        before = np.where(low < high, value < first, value > last)
-        after = np.where(low < high, value >= last, value <= first)
-        numbers = np.where(before, 0, np.where(after, count + 1, inside + 1))
+        distance = np.where(low < high, value - first, last - value)
+        bucket = saturated(count.astype(np.float64) * distance / (last - first), np.dtype(np.int64))
+        is_below = np.where(low < high, value < first, value > last)
+        is_above = np.where(low < high, value >= last, value <= first)
+        numbers = np.where(is_below, 0, np.where(is_above, count + 1, bucket + 1))
     return column_of(numbers, mask, call.dtype)
 
 
@@ -654,15 +665,15 @@ def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
 
 def _months_between(call: Function, *columns: pa.Array) -> pa.Array:
     """Return the months between timestamps, of which the parts have 31 days."""
-    (years, days, seconds, is_last), others = (
+    (years, days, seconds, is_last), other_parts = (
         _split_into_months(column, call.zone) for column in columns[:2]
     )
-    whole = years - others[0]
-    same = (days == others[1]) | (is_last & others[3])
-    parts = ((days - others[1]) * 86_400 + seconds - others[2]) / (31 * 86_400.0)
-    months = np.where(same, whole, whole + parts)
+    whole_months = years - other_parts[0]
+    same_day = (days == other_parts[1]) | (is_last & other_parts[3])
+    fraction = ((days - other_parts[1]) * 86_400 + seconds - other_parts[2]) / (31 * 86_400.0)
+    months = np.where(same_day, whole_months, whole_months + fraction)
     rounded_off = np.floor(months * 1e8 + 0.5) / 1e8
-    rounds = ~same & values_of(columns[2])
+    rounds = ~same_day & values_of(columns[2])
     return column_of(np.where(rounds, rounded_off, months), mask_of(columns[2]), pa.float64())
 
 
@@ -736,10 +747,10 @@ def _unix_time(
     """Return a timestamp as a number of units since 1970, rounded down or towards zero."""
 
     def evaluate(_call: Function, times: pa.Array) -> pa.Array:
-        moments = values_of(times)
-        numbers = moments // unit
+        times_us = values_of(times)
+        numbers = times_us // unit
         if towards_zero:
-            numbers += (moments < 0) & (moments % unit != 0)
+            numbers += (times_us < 0) & (times_us % unit != 0)
         return column_of(numbers, mask_of(times), pa.int64())
 
     return evaluate
@@ -754,8 +765,8 @@ def _from_unix(unit: int) -> Callable[[Function, pa.Array], pa.Array]:
         numbers = values_of(values).astype(np.int64)
         limit = np.iinfo(np.int64).max // unit
         reason = "the timestamp does not fit 64 bits"
-        wrong = (numbers > limit) | (numbers < -limit - (unit == 1))
-        mask = without(mask_of(values), wrong, "error", "DATETIME_OVERFLOW", reason)
+        overflows = (numbers > limit) | (numbers < -limit - (unit == 1))
+        mask = without(mask_of(values), overflows, "error", "DATETIME_OVERFLOW", reason)
         with np.errstate(over="ignore"):
             return column_of(numbers * unit, mask, call.dtype)
 
@@ -798,12 +809,15 @@ def _negated(values: pa.Array, overflow: Overflow) -> pa.Array:
     numbers = unscaled(result)
     for row in range(len(numbers)) if mask is None else np.flatnonzero(mask).tolist():
         step = 10 ** max(len(str(abs(numbers[row]))) - _EXACT_DIGITS, 0)
-        whole, rest = divmod(numbers[row], step)
-        numbers[row] = (whole + (2 * rest + whole % 2 > step)) * step
+        kept_digits, dropped_digits = divmod(numbers[row], step)
+        numbers[row] = (kept_digits + (2 * dropped_digits + kept_digits % 2 > step)) * step
     fits = np.array([abs(number) < 10**values.type.precision for number in numbers], np.bool_)
-    known = fits if mask is None else fits & mask
-    safe = [number if fit else 0 for number, fit in zip(numbers, known.tolist(), strict=True)]
-    return decimals_of(safe, known, values.type)
+    is_known = fits if mask is None else fits & mask
+    safe_numbers = [
+        number if is_fitting else 0
+        for number, is_fitting in zip(numbers, is_known.tolist(), strict=True)
+    ]
+    return decimals_of(safe_numbers, is_known, values.type)
 
 
 def _absolute(values: pa.Array, overflow: Overflow) -> pa.Array:
@@ -956,9 +970,9 @@ def _least_or_greatest(sign: str) -> Callable[[Form, Rows], pa.Array]:
     def evaluate(call: Form, rows: Rows) -> pa.Array:
         best, *others = (argument.evaluate(rows) for argument in call.arguments)
         for values in others:
-            better = pc.or_kleene(best.is_null(), compare(sign, values, best))
+            is_better = pc.or_kleene(best.is_null(), compare(sign, values, best))
             best = pc.if_else(
-                pc.and_kleene(better, values.is_valid()).fill_null(False), values, best
+                pc.and_kleene(is_better, values.is_valid()).fill_null(False), values, best
             )
         return best
 
@@ -983,35 +997,39 @@ def _concat(call: Form, rows: Rows) -> pa.Array:
         texts = [argument.evaluate(rows) for argument in call.arguments]
         return pc.binary_join_element_wise(*texts, pa.scalar("", pa.string()))
     columns = [call.arguments[0].evaluate(rows)]
-    valid = columns[0].is_valid()
+    is_valid = columns[0].is_valid()
     for argument in call.arguments[1:]:  # after a null, Spark looks at no further one
-        columns.append(argument.evaluate(rows.where(valid)))
-        valid = pc.and_(valid, columns[-1].is_valid())
+        columns.append(argument.evaluate(rows.where(is_valid)))
+        is_valid = pc.and_(is_valid, columns[-1].is_valid())
     parts = [rows_and_elements(column) for column in columns]
-    numbers = np.concatenate([number for number, _ in parts])
+    row_of_element = np.concatenate([number for number, _ in parts])
     elements = pa.concat_arrays([part.cast(call.dtype.value_type) for _, part in parts])
-    stays = values_of(valid)[numbers]
-    order = np.argsort(numbers, kind="stable")
-    order = order[stays[order]]
-    like = pc.if_else(valid, True, None)
-    return lists_of_rows(numbers[order], elements.take(pa.array(order)), like, call.dtype)
+    row_is_valid = values_of(is_valid)[row_of_element]
+    order = np.argsort(row_of_element, kind="stable")
+    order = order[row_is_valid[order]]
+    validity = pc.if_else(is_valid, True, None)
+    return lists_of_rows(
+        row_of_element[order], elements.take(pa.array(order)), validity, call.dtype
+    )
 
 
 def _concat_with(call: Form, rows: Rows) -> pa.Array:
     """Return texts, and the texts in arrays, joined by the first; nulls are left out."""
     delimiter, *columns = (argument.evaluate(rows) for argument in call.arguments)
-    numbers, texts = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+    rows_of_columns, texts = [np.empty(0, np.int64)], [pa.array([], pa.string())]
     for column in columns:
         is_list = pa.types.is_list(column.type)
-        number, values = rows_and_elements(column) if is_list else (np.arange(len(column)), column)
+        row_of_text, values = (
+            rows_and_elements(column) if is_list else (np.arange(len(column)), column)
+        )
         not_null = np.flatnonzero(values_of(values.is_valid()))
-        numbers.append(number[not_null])
+        rows_of_columns.append(row_of_text[not_null])
         texts.append(values.take(pa.array(not_null)).cast(pa.string()))
-    every = np.concatenate(numbers)
-    order = np.argsort(every, kind="stable")
+    row_of_text_all = np.concatenate(rows_of_columns)
+    order = np.argsort(row_of_text_all, kind="stable")
     ordered = pa.concat_arrays(texts).take(pa.array(order))
     return pc.binary_join(
-        lists_of_rows(every[order], ordered, delimiter, pa.list_(pa.string())), delimiter
+        lists_of_rows(row_of_text_all[order], ordered, delimiter, pa.list_(pa.string())), delimiter
     )
 
 
@@ -1045,15 +1063,18 @@ def _append_or_prepend(call: Form, rows: Rows) -> pa.Array:
     """Return arrays with a further element: the first one, or the last one (``options[0]``)."""
     lists = call.arguments[0].evaluate(rows)
     items = call.arguments[1].evaluate(rows.where(lists.is_valid()))
-    numbers, elements = rows_and_elements(lists)
-    own = np.flatnonzero(values_of(lists.is_valid()))
-    parts = [(numbers, elements), (own, items.take(pa.array(own)).cast(elements.type))]
+    row_of_element, elements = rows_and_elements(lists)
+    valid_rows = np.flatnonzero(values_of(lists.is_valid()))
+    parts = [
+        (row_of_element, elements),
+        (valid_rows, items.take(pa.array(valid_rows)).cast(elements.type)),
+    ]
     if not call.options[0]:
         parts.reverse()
-    every = np.concatenate([number for number, _ in parts])
-    order = np.argsort(every, kind="stable")
+    all_rows = np.concatenate([number for number, _ in parts])
+    order = np.argsort(all_rows, kind="stable")
     values = pa.concat_arrays([values for _, values in parts]).take(pa.array(order))
-    return lists_of_rows(every[order], values, lists, call.dtype)
+    return lists_of_rows(all_rows[order], values, lists, call.dtype)
 
 
 def _hash_function(

@@ -120,8 +120,11 @@ class GroupKeys:
             return tuple(self.columns)
         attribute, time = self.window[0], self.panes[1]
         bounds = enumerate((WINDOW_START, WINDOW_END))
-        own = [column for column in self.columns if column[0] != time]
-        return (*own, *((name, catalyst.field(attribute, ordinal)) for ordinal, name in bounds))
+        columns_without_time = [column for column in self.columns if column[0] != time]
+        return (
+            *columns_without_time,
+            *((name, catalyst.field(attribute, ordinal)) for ordinal, name in bounds),
+        )
 
     def use_panes(self, window: TimeWindow, name: str, time: Any) -> None:
         """Replace the columns of the window by that of the time, from which it follows."""

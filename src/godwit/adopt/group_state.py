@@ -145,8 +145,8 @@ class GroupStateOperator(SparkFunctionOperator):
         """Refuse a stored state whose columns have types that today's cannot hold."""
         where = f"the state of operator {self.name!r}"
         check_types(where, stored.means, today.means, operator=self.name, state=state)
-        same = msgspec.structs.replace(stored, means=today.means)
-        super().check_stored_state(state, stored if state != STATE else same, today)
+        with_todays_means = msgspec.structs.replace(stored, means=today.means)
+        super().check_stored_state(state, stored if state != STATE else with_todays_means, today)
 
     def call_keys(
         self,
@@ -181,9 +181,9 @@ class GroupStateOperator(SparkFunctionOperator):
                 run = partial(call, empty, timed_out=True)
                 yield KeyCall(function, run, _CALL, after_failure=timers.clear)
 
-        of_keys = KeyCalls(self, lane, called, restore)
-        of_keys.run(keys, meter, calls_of)
-        return of_keys.to_batch(form, function, due)
+        key_calls = KeyCalls(self, lane, called, restore)
+        key_calls.run(keys, meter, calls_of)
+        return key_calls.to_batch(form, function, due)
 
 
 class _Calls:

@@ -66,13 +66,18 @@ class _BoundIntervalSum(BuiltIn):
         return self._states_as_one(*(part.update(state, groups, micros) for part, state in own))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        own = zip(
+        parts_of_sides = zip(
             self._bound_parts,
             self._states_of_parts(left),
             self._states_of_parts(right),
             strict=True,
         )
-        return self._states_as_one(*(part.merge(mine, theirs) for part, mine, theirs in own))
+        return self._states_as_one(
+            *(
+                part.merge(left_state, right_state)
+                for part, left_state, right_state in parts_of_sides
+            )
+        )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the sums, or the means, rounded half away from zero as Spark does."""

@@ -46,33 +46,41 @@ def log(values: Doubles) -> Doubles:
     exponent = exponent + (high >> 20) - 1023
     high = high & 0x000FFFFF
     lower = (high + 0x95F64) & 0x100000
-    rest = (((high | (lower ^ 0x3FF00000)) << 32) | low).view(np.float64)
+    mantissa = (((high | (lower ^ 0x3FF00000)) << 32) | low).view(np.float64)
     exponent = exponent + (lower >> 20)
-    f, k = rest - 1.0, exponent.astype(np.float64)
-    near = (0x000FFFFF & (2 + high)) < 3  # |f| < 2**-20
+    fraction, power = mantissa - 1.0, exponent.astype(np.float64)
+    is_near_one = (0x000FFFFF & (2 + high)) < 3  # |f| < 2**-20
     with np.errstate(all="ignore"):
-        r_near = f * f * (0.5 - 0.33333333333333333 * f)
-        by_near = np.where(exponent == 0, f - r_near, k * _LN2_HIGH - ((r_near - k * _LN2_LOW) - f))
-        by_near = np.where(
-            f == 0, np.where(exponent == 0, 0.0, k * _LN2_HIGH + k * _LN2_LOW), by_near
+        correction = fraction * fraction * (0.5 - 0.33333333333333333 * fraction)
+        result_near_one = np.where(
+            exponent == 0,
+            fraction - correction,
+            power * _LN2_HIGH - ((correction - power * _LN2_LOW) - fraction),
         )
-        s = f / (2.0 + f)
+        result_near_one = np.where(
+            fraction == 0,
+            np.where(exponent == 0, 0.0, power * _LN2_HIGH + power * _LN2_LOW),
+            result_near_one,
+        )
+        s = fraction / (2.0 + fraction)
         z = s * s
         w = z * z
         t1 = w * (_LOG[1] + w * (_LOG[3] + w * _LOG[5]))
         t2 = z * (_LOG[0] + w * (_LOG[2] + w * (_LOG[4] + w * _LOG[6])))
         r = t2 + t1
         in_middle = ((high - 0x6147A) | (0x6B851 - high)) > 0
-        half = 0.5 * f * f
+        half = 0.5 * fraction * fraction
         middle = np.where(
             exponent == 0,
-            f - (half - s * (half + r)),
-            k * _LN2_HIGH - ((half - (s * (half + r) + k * _LN2_LOW)) - f),
+            fraction - (half - s * (half + r)),
+            power * _LN2_HIGH - ((half - (s * (half + r) + power * _LN2_LOW)) - fraction),
         )
         outer = np.where(
-            exponent == 0, f - s * (f - r), k * _LN2_HIGH - ((s * (f - r) - k * _LN2_LOW) - f)
+            exponent == 0,
+            fraction - s * (fraction - r),
+            power * _LN2_HIGH - ((s * (fraction - r) - power * _LN2_LOW) - fraction),
         )
-    result = np.where(near, by_near, np.where(in_middle, middle, outer))
+    result = np.where(is_near_one, result_near_one, np.where(in_middle, middle, outer))
     return np.where(np.isfinite(values), result, values + values)
 
 
@@ -80,11 +88,11 @@ def log10(values: Doubles) -> Doubles:
     """Return decimal logarithms of positive numbers, infinity and NaN."""
     bits, exponent = _high_bits_and_exponents(values)
     exponent = exponent + (bits >> 52) - 1023
-    negative = (exponent < 0).astype(np.int64)
-    mantissa = (bits & 0x000FFFFFFFFFFFFF) | ((0x3FF - negative) << 52)
-    y = (exponent + negative).astype(np.float64)
-    z = y * _LOG10_2_LOW + _IVLN10 * log(mantissa.view(np.float64))
-    return np.where(np.isfinite(values), z + y * _LOG10_2_HIGH, values + values)
+    is_negative = (exponent < 0).astype(np.int64)
+    mantissa = (bits & 0x000FFFFFFFFFFFFF) | ((0x3FF - is_negative) << 52)
+    power = (exponent + is_negative).astype(np.float64)
+    low_part = power * _LOG10_2_LOW + _IVLN10 * log(mantissa.view(np.float64))
+    return np.where(np.isfinite(values), low_part + power * _LOG10_2_HIGH, values + values)
 
 
 def log2(values: Doubles) -> Doubles:
@@ -97,24 +105,26 @@ def exp(values: Doubles) -> Doubles:
     """Return powers of e."""
     high = (values.view(np.int64) >> 32) & 0x7FFFFFFF
     with np.errstate(all="ignore"):
-        safe = np.where(np.isfinite(values) & (abs(values) < 800), values, 0.0)
-        sign = np.where(safe < 0, -1.0, 1.0)
+        finite = np.where(np.isfinite(values) & (abs(values) < 800), values, 0.0)
+        sign = np.where(finite < 0, -1.0, 1.0)
         reduced, near_one = high > 0x3FD62E42, high < 0x3FF0A2B2
-        k = np.where(near_one, sign, np.trunc(_INVLN2 * safe + sign * 0.5))
-        k = np.where(reduced, k, 0.0)
-        upper = np.where(reduced, safe - k * _LN2_HIGH, safe)
-        lower = k * _LN2_LOW
-        x = np.where(reduced, upper - lower, safe)
+        power = np.where(near_one, sign, np.trunc(_INVLN2 * finite + sign * 0.5))
+        power = np.where(reduced, power, 0.0)
+        upper = np.where(reduced, finite - power * _LN2_HIGH, finite)
+        lower = power * _LN2_LOW
+        x = np.where(reduced, upper - lower, finite)
         t = x * x
         c = x - t * (_EXP[0] + t * (_EXP[1] + t * (_EXP[2] + t * (_EXP[3] + t * _EXP[4]))))
-        plain = 1.0 - ((x * c) / (c - 2.0) - x)
+        unscaled = 1.0 - ((x * c) / (c - 2.0) - x)
         y = 1.0 - ((lower - (x * c) / (2.0 - c)) - upper)
-        whole = k.astype(np.int64)
-        deep = whole < -1021
-        scaled = (y.view(np.int64) + ((whole + np.where(deep, 1000, 0)) << 52)).view(np.float64)
-        scaled = np.where(deep, scaled * 9.33263618503218878990e-302, scaled)
-        result = np.where(k == 0, plain, scaled)
-        result = np.where(high < 0x3E300000, 1.0 + safe, result)
+        whole = power.astype(np.int64)
+        is_subnormal = whole < -1021
+        scaled = (y.view(np.int64) + ((whole + np.where(is_subnormal, 1000, 0)) << 52)).view(
+            np.float64
+        )
+        scaled = np.where(is_subnormal, scaled * 9.33263618503218878990e-302, scaled)
+        result = np.where(power == 0, unscaled, scaled)
+        result = np.where(high < 0x3E300000, 1.0 + finite, result)
         result = np.where(values > 7.09782712893383973096e02, np.inf, result)
         result = np.where(values < -7.45133219101941108420e02, 0.0, result)
     return np.where(np.isnan(values), values, result)

@@ -46,8 +46,8 @@ def text_of(value: float, *, is_single: bool = False, shortest: bool = False) ->
         _shortest_digits(abs(value), is_single) if shortest else digits_of(value, is_single)
     )
     if 0 < point < 8:
-        whole, rest = digits[:point].ljust(point, "0"), digits[point:] or "0"
-        return f"{sign}{whole}.{rest}"
+        whole, fraction = digits[:point].ljust(point, "0"), digits[point:] or "0"
+        return f"{sign}{whole}.{fraction}"
     if -3 < point <= 0:
         return f"{sign}0.{'0' * -point}{digits}"
     return f"{sign}{digits[0]}.{digits[1:] or '0'}E{point - 1}"
@@ -98,11 +98,11 @@ def digits_of(value: float, is_single: bool) -> tuple[str, int]:
     unit = max(exponent - bits, lowest)  # the value is a whole number of 2**unit
     whole = int(math.ldexp(mantissa, exponent - unit))
     precision, binary = whole.bit_length(), exponent - 1
-    odd = whole >> ((whole & -whole).bit_length() - 1)
-    small_bits = max(0, odd.bit_length() - binary - 1)  # after the point
+    odd_part = whole >> ((whole & -whole).bit_length() - 1)
+    small_bits = max(0, odd_part.bit_length() - binary - 1)  # after the point
     if not small_bits and binary <= _WHOLE_BITS:
         return _whole_digits(whole << unit if unit >= 0 else whole >> -unit, binary, precision)
-    return _fraction_digits(odd, binary, precision, small_bits)
+    return _fraction_digits(odd_part, binary, precision, small_bits)
 
 
 def _whole_digits(number: int, binary: int, precision: int) -> tuple[str, int]:
@@ -129,41 +129,46 @@ def _fraction_digits(odd: int, binary: int, precision: int, small_bits: int) -> 
     estimate = (mantissa - 1.5) * 0.289529654 + 0.176091259 + binary * 0.301029995663981
     exponent = math.floor(estimate)
     fives, tens = max(0, -exponent), max(0, exponent)
-    own, scale = fives + small_bits + binary, tens + small_bits
-    half = own - precision  # exponent of half the distance to a neighbour
-    own -= odd.bit_length() - 1
-    common = min(own, scale)
-    own, scale, half = own - common, scale - common, half - common
+    shift, scale = fives + small_bits + binary, tens + small_bits
+    half = shift - precision  # exponent of half the distance to a neighbour
+    shift -= odd.bit_length() - 1
+    common = min(shift, scale)
+    shift, scale, half = shift - common, scale - common, half - common
     if odd == 1:
         half -= 1  # the lower neighbour is nearer
     if half < 0:
-        own, scale, half = own - half, scale - half, 0
-    size = odd.bit_length() + own + _bits_of_power(fives)
+        shift, scale, half = shift - half, scale - half, 0
+    size = odd.bit_length() + shift + _bits_of_power(fives)
     size_of_ten = scale + 1 + _bits_of_power(tens + 1)
     width = 0  # of Java's integers; 0: as wide as it takes
     if size < 64 and size_of_ten < 64:
         width = 32 if size < 32 and size_of_ten < 32 else 64
-    left, divisor, margin = odd * 5**fives << own, 5**tens << scale, 5**fives << half
-    ten = 10 * divisor
+    remainder, divisor, margin = odd * 5**fives << shift, 5**tens << scale, 5**fives << half
+    ten_divisors = 10 * divisor
     digits: list[int] = []
-    first, low, high = True, False, False
-    while not (low or high):
-        digit, left = divmod(left, divisor)
-        left, margin = 10 * left, _wrap_to_width(10 * margin, width)
-        above = _wrap_to_width(left + margin, width)
-        low, high = left < margin, above > ten if width else above >= ten
+    first, is_low, is_high = True, False, False
+    while not (is_low or is_high):
+        digit, remainder = divmod(remainder, divisor)
+        remainder, margin = 10 * remainder, _wrap_to_width(10 * margin, width)
+        above = _wrap_to_width(remainder + margin, width)
+        is_low, is_high = (
+            remainder < margin,
+            above > ten_divisors if width else above >= ten_divisors,
+        )
         if margin <= 0:  # it did not fit
-            low = high = True
-        if first and digit == 0 and not high:
+            is_low = is_high = True
+        if first and digit == 0 and not is_high:
             exponent -= 1
         else:
             digits.append(digit)
         if first and not -3 <= exponent < 8:
-            low = high = False  # a text with an exponent has two digits
+            is_low = is_high = False  # a text with an exponent has two digits
         first = False
-    tie = 2 * left - ten
-    up = high and (not low or tie > 0 or (tie == 0 and digits[-1] % 2 == 1))
-    number = int("".join(map(str, digits))) + up
+    distance_to_half = 2 * remainder - ten_divisors
+    rounds_up = is_high and (
+        not is_low or distance_to_half > 0 or (distance_to_half == 0 and digits[-1] % 2 == 1)
+    )
+    number = int("".join(map(str, digits))) + rounds_up
     text = str(number).zfill(len(digits))
     point = exponent + 1 + (len(text) - len(digits))
     return text.rstrip("0") or "0", point

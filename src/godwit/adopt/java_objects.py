@@ -74,16 +74,18 @@ def hashed(
     codes = [code ^ (code >> 16) for code in codes]
     sizes: Counter[int] = Counter()  # of the buckets
     for size, code in enumerate(codes, 1):
-        own = code & (buckets - 1)
-        sizes[own] += 1
-        while size > 0.75 * buckets or (sizes[own] > _LONGEST and buckets < _TREES):
+        bucket = code & (buckets - 1)
+        sizes[bucket] += 1
+        while size > 0.75 * buckets or (sizes[bucket] > _LONGEST and buckets < _TREES):
             buckets *= 2
             sizes = Counter(earlier & (buckets - 1) for earlier in codes[:size])
-            own = code & (buckets - 1)
+            bucket = code & (buckets - 1)
             if size <= 0.75 * buckets:
                 break  # a long bucket makes the table grow once for each item
-    places = [code & (buckets - 1) for code in codes]
-    order = sorted(range(len(items)), key=places.__getitem__)  # items of a bucket stay in order
+    bucket_of_item = [code & (buckets - 1) for code in codes]
+    order = sorted(
+        range(len(items)), key=bucket_of_item.__getitem__
+    )  # items of a bucket stay in order
     return [items[number] for number in order]
 
 

@@ -57,21 +57,21 @@ def java_pattern(text: str) -> JavaPattern | None:
     flags = re.ASCII
     if text.startswith("(?i)"):
         text, flags = text[4:], flags | re.IGNORECASE
-    groups, parts, place = [_Group(captures=False)], [], 0
+    groups, parts, position = [_Group(captures=False)], [], 0
     number, repeats_captures = 0, False
-    while place < len(text):
-        token = _TOKEN.match(text, place)
+    while position < len(text):
+        token = _TOKEN.match(text, position)
         if token is None:
             return None
-        place, kind, now = token.end(), token.lastgroup, groups[-1]
+        position, kind, group = token.end(), token.lastgroup, groups[-1]
         if kind == "lazy":
-            if now.last is None or (now.last == 0 and token["repeat"] != "?"):
+            if group.last is None or (group.last == 0 and token["repeat"] != "?"):
                 return None
-            repeats_captures |= now.last_captures
+            repeats_captures |= group.last_captures
             low = {"*": 0, "+": 1, "?": 0}.get(token["repeat"])
             low = int(re.findall(r"\d+", token["repeat"])[0]) if low is None else low
-            now.least += (low - 1) * now.last
-            now.last = None
+            group.least += (low - 1) * group.last
+            group.last = None
             parts.append(token[0])
         elif kind == "open":
             captures = token[0] == "("
@@ -87,15 +87,15 @@ def java_pattern(text: str) -> JavaPattern | None:
             outer.captures |= inner.captures
             parts.append(")")
         elif kind == "bar":
-            now.shortest, now.least, now.last = now.width, 0, None
+            group.shortest, group.least, group.last = group.width, 0, None
             parts.append("|")
         else:
             part = _python_atom(token)
             if part is None:
                 return None
             is_place = token[0] in "^$"
-            now.last, now.last_captures = (None if is_place else 1), False
-            now.least += not is_place
+            group.last, group.last_captures = (None if is_place else 1), False
+            group.least += not is_place
             parts.append(part)
     try:
         pattern = re.compile("".join(parts), flags)
@@ -134,15 +134,15 @@ def _python_class(text: str) -> str | None:
     if "&&" in text:
         return None
     parts = []
-    for place, member in enumerate(members):
+    for number, member in enumerate(members):
         if member[1] is not None:
             part = _python_escape(member[1])
             if part is None:
                 return None
             parts.append(part)
-        elif member[2] == "-" and 0 < place < len(members) - 1:
-            before, after = members[place - 1], members[place + 1]
-            if before[1] is not None or after[1] is not None or before[2] > after[2]:
+        elif member[2] == "-" and 0 < number < len(members) - 1:
+            lower, upper = members[number - 1], members[number + 1]
+            if lower[1] is not None or upper[1] is not None or lower[2] > upper[2]:
                 return None
             parts.append("-")
         else:

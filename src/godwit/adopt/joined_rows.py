@@ -142,12 +142,12 @@ class JoinedRows(KeyedOperator):
 
     def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
         """Give the rows of each key and side numbers; the first one has their count."""
-        own = entries.keys.select(self.own_keys.names)
-        key = group_rows(entries.hashes, own, 1).of_row
-        place = key * 2 + values_of(entries.keys.column(len(self.own_keys)))
-        _, place = np.unique(place, return_inverse=True)
-        number = numbers_in_runs(place)
-        count = np.where(number == 0, np.bincount(place)[place], 0)
+        user_keys = entries.keys.select(self.own_keys.names)
+        key = group_rows(entries.hashes, user_keys, 1).of_row
+        key_and_side = key * 2 + values_of(entries.keys.column(len(self.own_keys)))
+        _, key_and_side = np.unique(key_and_side, return_inverse=True)
+        number = numbers_in_runs(key_and_side)
+        count = np.where(number == 0, np.bincount(key_and_side)[key_and_side], 0)
         keys, values = entries.keys, entries.values
         index = values.schema.get_field_index(_COUNT)
         numbers, counts = (column_of(column, None, pa.int64()) for column in (number, count))
@@ -174,15 +174,15 @@ class JoinedRows(KeyedOperator):
             for name, column in zip(names, rows.columns, strict=True)
             if name in self.rows.names
         }
-        own = {name: rows.column(name) for name in self.own_keys.names}
+        key_columns = {name: rows.column(name) for name in self.own_keys.names}
         fixed = {name: rows.column(name) for name in (LATE_BY, EXPIRES, PASSES_OWN_CONDITION)}
-        only = pa.array(np.zeros(count, np.bool_))
-        fixed[ONLY_TIME] = rows.column(ONLY_TIME) if ONLY_TIME in names else only
-        apart = {
+        no_row_is_time = pa.array(np.zeros(count, np.bool_))
+        fixed[ONLY_TIME] = rows.column(ONLY_TIME) if ONLY_TIME in names else no_row_is_time
+        entry_columns = {
             SIDE: column_of(np.full(count, side, np.int8), None, pa.int8()),
             _NUMBER: column_of(np.zeros(count, np.int64), None, pa.int64()),
         }
-        return pa.RecordBatch.from_pydict({**own, **apart, **fixed, **columns})
+        return pa.RecordBatch.from_pydict({**key_columns, **entry_columns, **fixed, **columns})
 
     def arrange(
         self,
@@ -193,18 +193,22 @@ class JoinedRows(KeyedOperator):
         """Leave out late rows, and those that only move the watermark."""
         rows = rows.filter(pc.invert(rows.column(ONLY_TIME)))
         column = rows.column(LATE_BY)
-        late = values_of(column) <= max(time.closed, _EPOCH)
+        is_late = values_of(column) <= max(time.closed, _EPOCH)
         mask = mask_of(column)
-        late = late if mask is None else late & mask
+        is_late = is_late if mask is None else is_late & mask
         left_out = arrivals = None
         names = [*self.schema.keys.names, *self.inputs.names]
-        if late.any():
-            lost = rows.filter(pa.array(late)).select([*self.own_keys.names, *self.rows.names])
-            reasons = pa.array(["late"] * lost.num_rows, pa.string())
-            shown = self._decode_nested(lost).columns
-            left_out = pa.RecordBatch.from_arrays([*shown, reasons], schema=self.left_out_schema)
-            rows = rows.filter(pa.array(~late))
-            arrivals = Arrivals(late=lost.num_rows)
+        if is_late.any():
+            late_rows = rows.filter(pa.array(is_late)).select(
+                [*self.own_keys.names, *self.rows.names]
+            )
+            reasons = pa.array(["late"] * late_rows.num_rows, pa.string())
+            late_columns = self._decode_nested(late_rows).columns
+            left_out = pa.RecordBatch.from_arrays(
+                [*late_columns, reasons], schema=self.left_out_schema
+            )
+            rows = rows.filter(pa.array(~is_late))
+            arrivals = Arrivals(late=late_rows.num_rows)
         return rows.select(names), left_out, arrivals
 
     @property
@@ -232,42 +236,45 @@ class JoinedRows(KeyedOperator):
         """Join a batch's rows with each other and with the state, then drop rows."""
         until = max(data.time.until, _EPOCH)
         arrived, hashes = data.rows, [data.rows.hashes]
-        own = [arrived.keys.select(self.own_keys.names)]
+        user_keys = [arrived.keys.select(self.own_keys.names)]
         if self.closes(data.time):
-            past = EntryRange(column=len(self.schema.keys), end=until + 1)
-            expired = data.state.scan(past)
+            expired_range = EntryRange(column=len(self.schema.keys), end=until + 1)
+            expired = data.state.scan(expired_range)
             hashes.append(expired.hashes)
-            own.append(expired.keys.select(self.own_keys.names))
+            user_keys.append(expired.keys.select(self.own_keys.names))
         every_hash = np.concatenate(hashes)
         if not len(every_hash):
             return OperatorOutput()
-        groups = group_rows(every_hash, pa.concat_batches(own), data.num_key_groups)
-        distinct = pa.concat_batches(own).take(pa.array(groups.first_row))
-        loaded = self._load_stored_rows(distinct, groups, data.state)
-        new, alone = self._split_by_joinable(arrived, groups.of_row[: len(arrived.hashes)])
+        groups = group_rows(every_hash, pa.concat_batches(user_keys), data.num_key_groups)
+        distinct_keys = pa.concat_batches(user_keys).take(pa.array(groups.first_row))
+        loaded = self._load_stored_rows(distinct_keys, groups, data.state)
+        new, unjoinable = self._split_by_joinable(arrived, groups.of_row[: len(arrived.hashes)])
         rows = loaded.followed_by(new)
         num_loaded = len(loaded.key)
         # Spark finds nulls equal where its optimizer puts no filter before the join.
-        keyed = np.ones(distinct.num_rows, np.bool_)
+        has_key = np.ones(distinct_keys.num_rows, np.bool_)
         if self.how != "full":
-            keyed = without_null(distinct)
-        left, right = self._pairs_with_new_rows(rows, num_loaded, keyed, until)
-        met = rows.met.copy()
-        met[left] = met[right] = True
-        output = [self._output_of_pairs(rows, left, right, met)]
-        gone = rows.expires <= until
-        lost = gone & ~met & self._comes_out_alone(rows.side)
+            has_key = without_null(distinct_keys)
+        left, right = self._pairs_with_new_rows(rows, num_loaded, has_key, until)
+        is_matched = rows.met.copy()
+        is_matched[left] = is_matched[right] = True
+        output = [self._output_of_pairs(rows, left, right, is_matched)]
+        is_dropped = rows.expires <= until
+        is_unmatched = is_dropped & ~is_matched & self._comes_out_alone(rows.side)
         output += [
-            self._output_of_unmatched(some, pick)
-            for some, pick in ((rows, lost), (alone, self._comes_out_alone(alone.side)))
+            self._output_of_unmatched(unmatched_rows, mask)
+            for unmatched_rows, mask in (
+                (rows, is_unmatched),
+                (unjoinable, self._comes_out_alone(unjoinable.side)),
+            )
             if self.how != "semi"
         ]
         if self.how == "semi":
-            gone |= met & (rows.side == LEFT)
+            is_dropped |= is_matched & (rows.side == LEFT)
         return OperatorOutput(
             output=pa.concat_batches(output),
             groups=groups,
-            changed=self._state_changes(rows, met, gone, groups, distinct),
+            changed=self._state_changes(rows, is_matched, is_dropped, groups, distinct_keys),
         )
 
     def _split_by_joinable(self, arrived: StateRows, key: IntArray) -> tuple[_Rows, _Rows]:
@@ -290,32 +297,37 @@ class JoinedRows(KeyedOperator):
         return rows.take(np.flatnonzero(passes)), rows.take(np.flatnonzero(~passes))
 
     def _load_stored_rows(
-        self, distinct: pa.RecordBatch, groups: Groups, state: StateView
+        self, distinct_keys: pa.RecordBatch, groups: Groups, state: StateView
     ) -> _Rows:
         """Return all stored rows of keys, of both sides."""
-        count = distinct.num_rows
+        count = distinct_keys.num_rows
         key = np.repeat(np.arange(count), 2)
         side = np.tile(np.array([LEFT, RIGHT], np.int8), count)
-        first = self._find_stored_rows(
-            (key, side, np.zeros(2 * count, np.int64)), distinct, groups, state
+        first_rows = self._find_stored_rows(
+            (key, side, np.zeros(2 * count, np.int64)), distinct_keys, groups, state
         )
-        which, number = expand_ranges(np.ones(len(first.key), np.int64), first.count - 1)
-        rest = self._find_stored_rows(
-            (first.key[which], first.side[which], number), distinct, groups, state
+        first_of_row, number = expand_ranges(
+            np.ones(len(first_rows.key), np.int64), first_rows.count - 1
         )
-        return first.followed_by(rest)
+        further = self._find_stored_rows(
+            (first_rows.key[first_of_row], first_rows.side[first_of_row], number),
+            distinct_keys,
+            groups,
+            state,
+        )
+        return first_rows.followed_by(further)
 
     def _find_stored_rows(
         self,
-        place: tuple[IntArray, npt.NDArray[np.int8], IntArray],
+        position: tuple[IntArray, npt.NDArray[np.int8], IntArray],
         distinct: pa.RecordBatch,
         groups: Groups,
         state: StateView,
     ) -> _Rows:
-        """Return the stored rows that exist; `place`: keys, sides and numbers."""
-        key, side, number = place
-        wanted = self._entry_keys(distinct, key, side, number)
-        is_stored, values = state.find(wanted, groups.key_groups[key])
+        """Return the stored rows that exist; `position`: keys, sides and numbers."""
+        key, side, number = position
+        entry_keys = self._entry_keys(distinct, key, side, number)
+        is_stored, values = state.find(entry_keys, groups.key_groups[key])
         values = values.filter(pa.array(is_stored))
         return _Rows(
             key=key[is_stored],
@@ -343,28 +355,28 @@ class JoinedRows(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def _pairs_with_new_rows(
-        self, rows: _Rows, num_loaded: int, keyed: Bools, until: int
+        self, rows: _Rows, num_loaded: int, has_key: Bools, until: int
     ) -> tuple[IntArray, IntArray]:
         """Return the positions of the left and right rows of all pairs with a new row.
 
         In a semi join Spark stores the right rows of a batch first, but for those that expire in
         it, and its left rows meet stored ones alone.
         """
-        new = np.arange(len(rows.key)) >= num_loaded
-        is_left = (rows.side == LEFT) & keyed[rows.key]
-        is_right = (rows.side == RIGHT) & keyed[rows.key]
+        is_new = np.arange(len(rows.key)) >= num_loaded
+        is_left = (rows.side == LEFT) & has_key[rows.key]
+        is_right = (rows.side == RIGHT) & has_key[rows.key]
         parts = [
             _same_key(rows.key, np.flatnonzero(chosen_left), np.flatnonzero(chosen_right))
             for chosen_left, chosen_right in (
-                (is_left & new, is_right),
-                (is_left & ~new, is_right & new),
+                (is_left & is_new, is_right),
+                (is_left & ~is_new, is_right & is_new),
             )
         ]
         left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
         if self.how == "semi":
-            not_stored = new[left] & new[right] & (rows.expires[right] <= until)
-            fresh = ~rows.met[left] & ~not_stored
-            left, right = left[fresh], right[fresh]
+            not_stored = is_new[left] & is_new[right] & (rows.expires[right] <= until)
+            is_first_match = ~rows.met[left] & ~not_stored
+            left, right = left[is_first_match], right[is_first_match]
         if self.condition is None or not len(left):
             return left, right
         pairs = self._side_by_side(rows, left, right)
@@ -424,16 +436,18 @@ class JoinedRows(KeyedOperator):
         self,
         rows: _Rows,
         met: Bools,
-        gone: Bools,
+        is_dropped: Bools,
         groups: Groups,
         distinct: pa.RecordBatch,
     ) -> dict[str, tuple[StateRows, npt.NDArray[np.int32]]]:
         """Return the entries to write and to delete: rows that stay have numbers without gaps."""
-        place = rows.key * 2 + rows.side
-        stays = np.flatnonzero(~gone)
-        known = rows.number[stays] >= 0
-        order = stays[np.lexsort((np.where(known, rows.number[stays], END), place[stays]))]
-        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        key_and_side = rows.key * 2 + rows.side
+        kept = np.flatnonzero(~is_dropped)
+        is_numbered = rows.number[kept] >= 0
+        order = kept[
+            np.lexsort((np.where(is_numbered, rows.number[kept], END), key_and_side[kept]))
+        ]
+        starts = np.flatnonzero(np.diff(key_and_side[order], prepend=-1))
         sizes = np.diff(starts, append=len(order))
         number = np.arange(len(order)) - np.repeat(starts, sizes)
         count = np.where(number == 0, np.repeat(sizes, sizes), 0)
@@ -442,25 +456,29 @@ class JoinedRows(KeyedOperator):
             | (rows.count[order] != count)
             | (met[order] != rows.met[order])
         )
-        write = np.flatnonzero(changed)
-        before = np.bincount(place[rows.number >= 0], minlength=2 * distinct.num_rows)
-        after = np.bincount(place[stays], minlength=2 * distinct.num_rows)
-        which, dead = expand_ranges(after, np.maximum(before - after, 0))
-        key = np.concatenate([rows.key[order[write]], which // 2])
-        side = np.concatenate([rows.side[order[write]], (which % 2).astype(np.int8)])
-        numbers = np.concatenate([number[write], dead])
-        taken = np.concatenate([order[write], np.zeros(len(dead), np.int64)])
-        counts = np.concatenate([count[write], dead * 0])
+        written = np.flatnonzero(changed)
+        count_before = np.bincount(key_and_side[rows.number >= 0], minlength=2 * distinct.num_rows)
+        count_after = np.bincount(key_and_side[kept], minlength=2 * distinct.num_rows)
+        surplus_key_and_side, surplus_numbers = expand_ranges(
+            count_after, np.maximum(count_before - count_after, 0)
+        )
+        key = np.concatenate([rows.key[order[written]], surplus_key_and_side // 2])
+        side = np.concatenate(
+            [rows.side[order[written]], (surplus_key_and_side % 2).astype(np.int8)]
+        )
+        numbers = np.concatenate([number[written], surplus_numbers])
+        source_rows = np.concatenate([order[written], np.zeros(len(surplus_numbers), np.int64)])
+        counts = np.concatenate([count[written], surplus_numbers * 0])
         values = pa.RecordBatch.from_arrays(
             [
-                column_of(rows.expires[taken], None, _MOMENT),
-                column_of(met[taken], None, pa.bool_()),
+                column_of(rows.expires[source_rows], None, _MOMENT),
+                column_of(met[source_rows], None, pa.bool_()),
                 column_of(counts, None, pa.int64()),
-                *rows.values.take(pa.array(taken)).columns,
+                *rows.values.take(pa.array(source_rows)).columns,
             ],
             schema=self.schema.values,
         )
-        removed = np.arange(len(key)) >= len(write)
+        removed = np.arange(len(key)) >= len(written)
         entries = self._entry_keys(distinct, key, side, numbers)
         return changed_by_key(groups, key, entries, values, removed)
 

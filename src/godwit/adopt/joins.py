@@ -156,44 +156,49 @@ def _split_condition(translation: Translator, node: Any, sides: list[_Side], how
     not meets another one.
     """
     condition = option(node.condition())
-    both = []
+    joint = []
     for part in [] if condition is None else translation.conjuncts(condition):
-        read = references(part)
-        alone = [side for side in sides if read <= side.own]
-        if alone:
-            alone[0].alone.append(part)
+        part_references = references(part)
+        sides_of_part = [side for side in sides if part_references <= side.own]
+        if sides_of_part:
+            sides_of_part[0].alone.append(part)
             continue
-        ends = children_of(part) if kind_of(part) in {"EqualTo", "EqualNullSafe"} else []
-        reads = [references(end) for end in ends]
+        operands = children_of(part) if kind_of(part) in {"EqualTo", "EqualNullSafe"} else []
+        operand_references = [references(operand) for operand in operands]
         order = next(
             (
                 order
                 for order in ((0, 1), (1, 0))
-                if ends and all(reads[n] and reads[n] <= sides[s].own for s, n in enumerate(order))
+                if operands
+                and all(
+                    operand_references[position]
+                    and operand_references[position] <= sides[side_number].own
+                    for side_number, position in enumerate(order)
+                )
             ),
             None,
         )
         if order is None:
-            both.append(part)
+            joint.append(part)
             continue
-        ends = [ends[number] for number in order]
-        safely = kind_of(part) == "EqualNullSafe"
+        operands = [operands[number] for number in order]
+        is_null_safe = kind_of(part) == "EqualNullSafe"
         filtered = _FILTERED[how]
-        nulls_meet = safely or (
-            bool(filtered) and not any(_has_no_null(ends[number]) for number in filtered)
+        nulls_meet = is_null_safe or (
+            bool(filtered) and not any(_has_no_null(operands[number]) for number in filtered)
         )
-        for number, (side, end) in enumerate(zip(sides, ends, strict=True)):
-            translation.check_collation(node, end)
+        for number, (side, operand) in enumerate(zip(sides, operands, strict=True)):
+            translation.check_collation(node, operand)
             if not nulls_meet:
-                side.keys.append(end)
+                side.keys.append(operand)
                 continue
-            needed = [] if safely or number not in filtered else _surely_read(end)
-            side.keys += _compared_with_null(translation, end, needed)
+            needed = [] if is_null_safe or number not in filtered else _surely_read(operand)
+            side.keys += _compared_with_null(translation, operand, needed)
     if not sides[0].keys:
         raise translation.refused(
             node, "Spark joins streams by equal columns only", "Add an equality to its condition."
         )
-    return both
+    return joint
 
 
 def _add_columns(translation: Translator, side: _Side, key_names: list[str] | None) -> None:
@@ -217,10 +222,10 @@ def _compared_with_null(translation: Translator, key: Any, needed: Sequence[Any]
     `needed`: values without which Spark leaves a row out; there, both keys are null.
     """
     catalyst = translation.catalyst
-    both = [catalyst.coalesced(key, catalyst.default_of(key)), catalyst.is_null(key)]
+    key_and_mark = [catalyst.coalesced(key, catalyst.default_of(key)), catalyst.is_null(key)]
     if not needed:
-        return both
-    return [catalyst.null_where_any_is_null(needed, value) for value in both]
+        return key_and_mark
+    return [catalyst.null_where_any_is_null(needed, value) for value in key_and_mark]
 
 
 def _has_no_null(key: Any) -> bool:
@@ -335,30 +340,34 @@ def _stored_columns(translation: Translator, node: Any) -> tuple[list[Any], list
     pairs = zip(children_of(node), children_of(_optimized_join(translation, node)), strict=True)
     left, right = (
         [
-            attribute if (own := in_output(side, attribute)) is None else own
-            for attribute in output_of(at_run)
+            attribute if (output_column := in_output(side, attribute)) is None else output_column
+            for attribute in output_of(optimized)
         ]
-        for side, at_run in pairs
+        for side, optimized in pairs
     )
     return left, right
 
 
 def _optimized_join(translation: Translator, node: Any) -> Any:
     """Return a join as Spark's optimizer leaves it."""
-    own, run = (
+    analyzed_joins, optimized_joins = (
         [
             part
             for part in walk(plan)
-            if kind_of(part) == "Join" and all(c.isStreaming() for c in children_of(part))
+            if kind_of(part) == "Join" and all(child.isStreaming() for child in children_of(part))
         ]
         for plan in (translation.plan, translation.optimized_plan)
     )
-    position = next(n for n, known in enumerate(own) if known.fastEquals(node) or len(own) == 1)
-    if len(own) != len(run):
+    position = next(
+        number
+        for number, join in enumerate(analyzed_joins)
+        if join.fastEquals(node) or len(analyzed_joins) == 1
+    )
+    if len(analyzed_joins) != len(optimized_joins):
         raise translation.refused(
             node, "Spark changes the order of its joins", "Write each join in a separate query."
         )
-    return run[position]
+    return optimized_joins[position]
 
 
 def _watermarked_time(translation: Translator, node: Any, mark: Any, plan: Any) -> Any:
@@ -395,8 +404,8 @@ def _join_operator(
 ) -> KeyedOperator:
     """Return the operator over two streams with these columns."""
     sides = [
-        pa.schema([schema.field(column) for column in own])
-        for schema, own in zip(schemas, columns, strict=True)
+        pa.schema([schema.field(column) for column in side_columns])
+        for schema, side_columns in zip(schemas, columns, strict=True)
     ]
     kind = JoinedRowsInTime if timed else JoinedRows
     return kind(

@@ -142,18 +142,20 @@ class SparkJson(JsonFormat):
             yield self._rows_by_one([*range(len(lines))], lines, schema)[1]
             return
         decode = json_decoder(_without_times(schema))
-        odd = [number for number, line in enumerate(lines) if not _has_usual_types(decode, line)]
-        left_out = {*odd}
-        others = [number for number in range(len(lines)) if number not in left_out]
-        rows = _parse_by_arrow([lines[number] for number in others], parse) if odd else None
+        unusual = [
+            number for number, line in enumerate(lines) if not _has_usual_types(decode, line)
+        ]
+        left_out = {*unusual}
+        usual = [number for number in range(len(lines)) if number not in left_out]
+        rows = _parse_by_arrow([lines[number] for number in usual], parse) if unusual else None
         if rows is None:
             half = len(lines) // 2
             yield from self._parse_lines(lines[:half], parse, schema)
             yield from self._parse_lines(lines[half:], parse, schema)
             return
-        places, odd_rows = self._rows_by_one(odd, lines, schema)
-        order = np.argsort([*others, *places], kind="stable")
-        yield pa.concat_tables([rows, odd_rows]).take(pa.array(order))
+        row_numbers, unusual_rows = self._rows_by_one(unusual, lines, schema)
+        order = np.argsort([*usual, *row_numbers], kind="stable")
+        yield pa.concat_tables([rows, unusual_rows]).take(pa.array(order))
 
     def _rows_by_one(
         self, numbers: Sequence[int], lines: Sequence[bytes], schema: pa.Schema

@@ -143,18 +143,18 @@ def _time_texts(values: pa.Array, zone: str) -> list[str]:
     if pa.types.is_date(values.type):
         numbers = np.where(_valid_values(values), values_of(values), 0).astype(np.int64)
         return [f'"{day}"' for day in dates_as_text(numbers)]
-    moments = np.where(_valid_values(values), values_of(values), 0)
+    times_us = np.where(_valid_values(values), values_of(values), 0)
     if zone == _EXACT:
-        clock = np.datetime_as_string((moments % _DAY_US).astype("M8[us]")).tolist()
-        days = dates_as_text(moments // _DAY_US)
+        clock = np.datetime_as_string((times_us % _DAY_US).astype("M8[us]")).tolist()
+        days = dates_as_text(times_us // _DAY_US)
         return [f'"{day} {time[11:]}"' for day, time in zip(days, clock, strict=True)]
-    shown = np.where(_valid_values(values), local_times(values, zone), 0)
-    clock = np.datetime_as_string((shown % _DAY_US // 1000).astype("M8[ms]")).tolist()
-    dates = dates_as_text(shown // _DAY_US)
+    local_us = np.where(_valid_values(values), local_times(values, zone), 0)
+    clock = np.datetime_as_string((local_us % _DAY_US // 1000).astype("M8[ms]")).tolist()
+    dates = dates_as_text(local_us // _DAY_US)
     texts = [f"{date}{time[10:]}" for date, time in zip(dates, clock, strict=True)]
     if values.type.tz is None:
         return [f'"{text}"' for text in texts]
-    offsets = ((shown - moments) // _SECOND_US).tolist()
+    offsets = ((local_us - times_us) // _SECOND_US).tolist()
     return [
         f'"{text}{_offset_text(seconds)}"' for text, seconds in zip(texts, offsets, strict=True)
     ]

@@ -182,9 +182,9 @@ def _row_columns(stream: KeyedStream, clock: str | None, where: str) -> RowColum
     """Return the columns of a stream's rows; raise if timers need an event time that it lacks."""
     times = time_columns(stream.node)
     if clock == "event" and len(times) != 1:
-        has = f"the event times {listing(times)}" if times else "no event time"
+        described_times = f"the event times {listing(times)}" if times else "no event time"
         raise InvalidFlowError(
-            f"{where} has timers of event time, and its stream has {has}.",
+            f"{where} has timers of event time, and its stream has {described_times}.",
             remedy="Name the column of event time and how late rows may be, as in "
             'flow.source("events", df, event_time="ts", slack="10 minutes").',
         )

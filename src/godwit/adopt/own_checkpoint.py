@@ -62,9 +62,13 @@ def check_same_operators(checkpoint: str, flow: Flow) -> None:
     version = _last_version(checkpoint)
     if version is None:
         return
-    before = {name: own for name, own in version.operators.items() if not own.part_of}
-    now = {operator.name for operator in flow.operators}
-    changes = _changed_names(before.keys(), now)
+    stored_operators = {
+        name: stored_operator
+        for name, stored_operator in version.operators.items()
+        if not stored_operator.part_of
+    }
+    current_names = {operator.name for operator in flow.operators}
+    changes = _changed_names(stored_operators.keys(), current_names)
     if changes:
         raise _mismatch_error(
             f"The query has other stateful operators than its checkpoint {checkpoint!r}: "
@@ -72,7 +76,7 @@ def check_same_operators(checkpoint: str, flow: Flow) -> None:
             checkpoint,
         )
     for name, operator in flow_version(flow.compiled()).operators.items():
-        changes = _changed_names(*map(_aggregate_names, (before.get(name), operator)))
+        changes = _changed_names(*map(_aggregate_names, (stored_operators.get(name), operator)))
         if len(changes) == 2:
             raise _mismatch_error(
                 f"The query has other aggregates than its checkpoint {checkpoint!r}: "

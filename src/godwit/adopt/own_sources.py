@@ -111,10 +111,14 @@ class ComputedSource(Source):
         self, source: Source, inputs: Sequence[str], parts: Sequence[StatelessPart]
     ) -> None:
         self._source, self._inputs, self._parts = source, list(inputs), tuple(parts)
-        most = [_max_rows_per_row(part) for part in self._parts]
-        self._max_rows_of_row = None if None in most else sum(filter(None, most))  # of one row
+        max_rows = [_max_rows_per_row(part) for part in self._parts]
+        self._max_rows_of_row = (
+            None if None in max_rows else sum(filter(None, max_rows))
+        )  # of one row
         steps = [step for part in self._parts for step in part.steps]
-        self._keeps_rows = len(self._parts) == 1 and all(isinstance(s, Projection) for s in steps)
+        self._keeps_rows = len(self._parts) == 1 and all(
+            isinstance(part_step, Projection) for part_step in steps
+        )
 
     def __repr__(self) -> str:
         return f"<computed from {self._source!r}>"
@@ -212,23 +216,28 @@ def computed_source(catalyst: Catalyst, plans: Sequence[Any]) -> ComputedSource:
     scan, _ = _way_to_scan(plans[0])
     if scan is None:
         raise _refusal(plans[0], "it does not read a stream")
-    read, whole = output_of(scan), plans
+    read, compiled_plans = output_of(scan), plans
     optimized = [catalyst.optimized(plan) for plan in plans]
     if all(_way_to_scan(plan)[0] is not None for plan in optimized):  # some row may be left
         used = {number for plan in optimized for number in _columns_read(plan)}
-        read, whole = [a for a in read if id_of(a) in used] or read[:1], optimized
+        read, compiled_plans = (
+            [attribute for attribute in read if id_of(attribute) in used] or read[:1],
+            optimized,
+        )
     source = source_of(catalyst, scan, read)
     try:
-        parts = [read_stateless(catalyst, plan, _way_to_scan(plan)[1], read) for plan in whole]
+        parts = [
+            read_stateless(catalyst, plan, _way_to_scan(plan)[1], read) for plan in compiled_plans
+        ]
     except UnsupportedQueryError as error:
-        context, own = error.context, f"{shown(scan)} cannot be an own source"
+        context, problem = error.context, f"{shown(scan)} cannot be an own source"
         missing = (
             f"{context['expression']} needs {context['reason']}"
             if "reason" in context
             else f"{context['node']} is not computed where rows are read"
         )
-        raise UnsupportedQueryError(f"{own}: {missing}.", remedy=_REMEDY, **context) from None
-    return ComputedSource(source, [str(a.name()) for a in read], parts)
+        raise UnsupportedQueryError(f"{problem}: {missing}.", remedy=_REMEDY, **context) from None
+    return ComputedSource(source, [str(attribute.name()) for attribute in read], parts)
 
 
 def check_scans(plan: Any) -> None:
@@ -318,12 +327,14 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
     directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
     if partitions and pattern is not None:
         raise _refusal(scan, "its path is a pattern, and its directories are partitions")
-    columns = pa.schema([(str(a.name()), _type_of(scan, a)) for a in output_of(scan)])
+    columns = pa.schema(
+        [(str(attribute.name()), _type_of(scan, attribute)) for attribute in output_of(scan)]
+    )
     parts = pa.schema([_partition_of(scan, columns.field(name)) for name in partitions])
-    wanted = pa.schema([columns.field(str(a.name())) for a in attributes])
+    read_schema = pa.schema([columns.field(str(attribute.name())) for attribute in attributes])
     stored = Stored(
-        columns=pa.schema([f for f in columns if f.name not in parts.names]),
-        read=pa.schema([f for f in wanted if f.name not in parts.names]),
+        columns=pa.schema([field for field in columns if field.name not in parts.names]),
+        read=pa.schema([field for field in read_schema if field.name not in parts.names]),
         zone=str(catalyst.spark.conf.get("spark.sql.session.timeZone")),
         corrupt=str(catalyst.spark.conf.get("spark.sql.columnNameOfCorruptRecord")),
     )
@@ -331,7 +342,7 @@ def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Sourc
         return ScannedFiles(
             format_of(scan, options, stored),
             directory,
-            schema=wanted,
+            schema=read_schema,
             partitions=parts,
             pattern=pattern or _pattern_of(scan, options),
             is_pattern=pattern is not None,

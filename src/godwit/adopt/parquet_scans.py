@@ -46,21 +46,27 @@ def _with_fields_of(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array
             msg = f"its column {name!r} is of type {column.type}, and of {dtype} in the schema"
             raise ValueError(msg)
         return column
-    own = [column.type.field(n).name for n in range(column.type.num_fields)]
-    wanted = [dtype.field(n) for n in range(dtype.num_fields)]
-    missing = {field.name.lower() for field in wanted} - {*own}
-    if len(missing) == len(wanted) or missing & {other.lower() for other in own}:
-        msg = f"its column {name!r} has the fields {own}, not those of {dtype}"
+    stored_names = [column.type.field(number).name for number in range(column.type.num_fields)]
+    expected_fields = [dtype.field(number) for number in range(dtype.num_fields)]
+    missing = {field.name.lower() for field in expected_fields} - {*stored_names}
+    if len(missing) == len(expected_fields) or missing & {
+        stored_name.lower() for stored_name in stored_names
+    }:
+        msg = f"its column {name!r} has the fields {stored_names}, not those of {dtype}"
         raise ValueError(msg)
     parts = [
-        _with_fields_of(column.field(own.index(field.name)), field.type, f"{name}.{field.name}")
-        if field.name in own
+        _with_fields_of(
+            column.field(stored_names.index(field.name)), field.type, f"{name}.{field.name}"
+        )
+        if field.name in stored_names
         else pa.nulls(len(column), field.type)
-        for field in wanted
+        for field in expected_fields
     ]
     valid = mask_of(column)
     mask = None if valid is None else pa.array(~valid)
-    return pa.StructArray.from_arrays(parts, names=[field.name for field in wanted], mask=mask)
+    return pa.StructArray.from_arrays(
+        parts, names=[field.name for field in expected_fields], mask=mask
+    )
 
 
 def _types_equal(source: pa.DataType, target: pa.DataType) -> bool:

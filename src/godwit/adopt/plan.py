@@ -60,10 +60,10 @@ def _ask_jvm_once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
 
     @wraps(read)
     def read_once(node: Any) -> _T:
-        known = vars(node)
-        if name not in known:
-            known[name] = read(node)
-        result: _T = known[name]
+        answers = vars(node)
+        if name not in answers:
+            answers[name] = read(node)
+        result: _T = answers[name]
         return result
 
     return read_once
@@ -122,21 +122,21 @@ def in_output(plan: Any, attribute: Any) -> Any:
     output = output_of(plan)
     if any(id_of(column) == id_of(attribute) for column in output):
         return attribute
-    below: dict[int, int] = {}  # alias of a column → that column
+    alias_sources: dict[int, int] = {}  # alias of a column → that column
     for node in walk(plan):
         if kind_of(node) in {"Aggregate", "Project"}:
             is_project = kind_of(node) == "Project"
             listed = node.projectList() if is_project else node.aggregateExpressions()
-            below |= {
+            alias_sources |= {
                 id_of(named): id_of(named.child())
                 for named in to_list(listed)
                 if kind_of(named) == "Alias" and kind_of(named.child()) == "AttributeReference"
             }
     for column in output:
-        number, left = id_of(column), dict(below)
-        while number != id_of(attribute) and number in left:
-            number = left.pop(number)
-        if number == id_of(attribute):
+        column_id, unvisited = id_of(column), dict(alias_sources)
+        while column_id != id_of(attribute) and column_id in unvisited:
+            column_id = unvisited.pop(column_id)
+        if column_id == id_of(attribute):
             return column
     return None
 
@@ -394,17 +394,25 @@ class Catalyst:
         return self.expressions.If(is_missing, self.null(value.dataType()), value)
 
     def state_watermark(
-        self, own: Sequence[Any], others: Sequence[Any], condition: Any, watermark_ms: int
+        self,
+        own_attributes: Sequence[Any],
+        other_attributes: Sequence[Any],
+        condition: Any,
+        watermark_ms: int,
     ) -> int | None:
         """Return the time up to which a join drops rows of a side; ``None``: it drops none.
 
-        `own`, `others`: columns of that side, and of the other. `condition`: an option.
+        `own_attributes`, `other_attributes`: columns of that side, and of the other. `condition`:
+        an option.
         """
         helper = getattr(self._catalyst, "analysis.StreamingJoinHelper")
         sets = self.expressions.companion("AttributeSet")
-        columns = (sets.apply(self.sequence(a)) for a in (own, others))
-        moment = self._option(watermark_ms)
-        until = option(helper.getStateValueWatermark(*columns, condition, moment))
+        columns = (
+            sets.apply(self.sequence(attributes))
+            for attributes in (own_attributes, other_attributes)
+        )
+        watermark = self._option(watermark_ms)
+        until = option(helper.getStateValueWatermark(*columns, condition, watermark))
         return None if until is None else int(until)
 
     @property
@@ -600,11 +608,11 @@ class Catalyst:
         changed = change(node)
         if changed is not None:
             return changed
-        before = children_of(node)
-        after = [self.rewrite(child, change) for child in before]
-        if all(new is old for new, old in zip(after, before, strict=True)):
+        children = children_of(node)
+        rewritten = [self.rewrite(child, change) for child in children]
+        if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return node
-        return self.with_children(node, after)
+        return self.with_children(node, rewritten)
 
     def check_for_streaming(self, plan: Any, mode: str) -> None:
         """Raise Spark's `AnalysisException` if Spark itself would refuse a query.

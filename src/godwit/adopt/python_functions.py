@@ -200,14 +200,18 @@ def read_calls(reader: ExpressionReader, node: Any) -> PythonCalls:
     functions: list[PickledFunction] = []
     broadcasts: dict[int, bytes] = {}
     for udf in udfs:
-        chain, own = _chained_functions(udf)
+        chain, inputs = _chained_functions(udf)
         positions, keywords = [], []
-        for argument in own:
+        for argument in inputs:
             name, value = None, argument
             if kind_of(argument) == "NamedArgumentExpression":
                 name, value = str(argument.key()), argument.value()
-            same = (n for n, known in enumerate(arguments) if known.semanticEquals(value))
-            place = next(same, len(arguments))
+            equal_arguments = (
+                number
+                for number, argument_ in enumerate(arguments)
+                if argument_.semanticEquals(value)
+            )
+            place = next(equal_arguments, len(arguments))
             if place == len(arguments):
                 arguments.append(value)
             if name is None:
@@ -226,7 +230,7 @@ def read_calls(reader: ExpressionReader, node: Any) -> PythonCalls:
         )
     if eval_type not in _SCALAR and not is_pickled:
         reader.refuse(udfs[0], f"a Python function of type {eval_type}")
-    fields = [StructField(f"_{n}", type_of(value)) for n, value in enumerate(arguments)]
+    fields = [StructField(f"_{number}", type_of(value)) for number, value in enumerate(arguments)]
     task = _python_task(reader, eval_type, functions, fields, broadcasts)
     results = []
     for udf, attribute in zip(udfs, to_list(node.resultAttrs()), strict=True):

@@ -120,13 +120,13 @@ def _usual_first(
             return cast(texts)
         except pa.ArrowInvalid:  # a number that does not fit, or no date
             return _convert_each(texts, dtype=dtype, convert=convert)
-    others = pc.invert(is_usual)
+    is_unusual = pc.invert(is_usual)
     try:
         values = cast(pc.if_else(is_usual, texts, pa.scalar(None, texts.type)))
     except pa.ArrowInvalid:
         return _convert_each(texts, dtype=dtype, convert=convert)
-    changed = pa.array([convert(text) for text in texts.filter(others).to_pylist()], dtype)
-    return pc.replace_with_mask(values, others.fill_null(False), changed)
+    converted = pa.array([convert(text) for text in texts.filter(is_unusual).to_pylist()], dtype)
+    return pc.replace_with_mask(values, is_unusual.fill_null(False), converted)
 
 
 def _convert_each(
@@ -203,10 +203,10 @@ def _timestamps_of(texts: pa.Array, *, dtype: pa.DataType, zone: str) -> pa.Arra
     def cast(usual: pa.Array) -> pa.Array:
         """Cast the usual texts; those without a zone are by the clock of the session's."""
         in_utc = pc.ends_with(usual, "Z")
-        plain = pc.if_else(in_utc, pc.replace_substring_regex(usual, "Z$", ""), usual)
-        moments = plain.cast(pa.timestamp("us"))
+        without_suffix = pc.if_else(in_utc, pc.replace_substring_regex(usual, "Z$", ""), usual)
+        timestamps = without_suffix.cast(pa.timestamp("us"))
         if zone in LOCAL_ZONES or pc.all(in_utc).as_py() is not False:
-            return moments.cast(pa.int64()).cast(dtype)
+            return timestamps.cast(pa.int64()).cast(dtype)
         raise pa.ArrowInvalid("by the rules of a zone")
 
     return _usual_first(texts, "timestamp", cast, dtype, partial(timestamp_of, zone=zone))
@@ -232,19 +232,21 @@ def timestamp_of(text: str, zone: str) -> dt.datetime | None:
 
 
 def _moment_of_clock_time(
-    moment: dt.datetime, offset: str | None, zone: str, text: str
+    clock_time: dt.datetime, offset: str | None, zone: str, text: str
 ) -> dt.datetime:
     """Return the moment when a clock shows a time."""
     if offset is not None:
-        shown = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}")
-        if abs(shown.utcoffset() or dt.timedelta()) > _MAX_OFFSET:
+        with_offset = dt.datetime.fromisoformat(
+            f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}"
+        )
+        if abs(with_offset.utcoffset() or dt.timedelta()) > _MAX_OFFSET:
             raise UnsureError(text, "a timestamp")
-        return moment.replace(tzinfo=shown.tzinfo)
+        return clock_time.replace(tzinfo=with_offset.tzinfo)
     if zone in LOCAL_ZONES:
-        return moment.replace(tzinfo=dt.UTC)
-    if moment.year not in _KNOWN_YEARS:
+        return clock_time.replace(tzinfo=dt.UTC)
+    if clock_time.year not in _KNOWN_YEARS:
         raise UnsureError(text, "a timestamp")
-    return moment.replace(tzinfo=zone_of(zone)).astimezone(dt.UTC)
+    return clock_time.replace(tzinfo=zone_of(zone)).astimezone(dt.UTC)
 
 
 def texts_of(values: Sequence[str | None]) -> pa.Array:

@@ -95,15 +95,18 @@ class RowForm(ABC):
     def by_key(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Mapping[Any, Iterator[Any]]:
         """Return key → its rows, in their order; `keys`: of each row."""
         tuples = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
-        numbers: dict[Any, list[int]] = {}
+        rows_of_key: dict[Any, list[int]] = {}
         for number, key in enumerate(self.keys(keys, tuples)):
-            numbers.setdefault(key, []).append(number)
-        order = [number for of_key in numbers.values() for number in of_key]
-        starts = [0, *np.cumsum([len(of_key) for of_key in numbers.values()]).tolist()]
+            rows_of_key.setdefault(key, []).append(number)
+        order = [number for row_numbers in rows_of_key.values() for number in row_numbers]
+        starts = [
+            0,
+            *np.cumsum([len(row_numbers) for row_numbers in rows_of_key.values()]).tolist(),
+        ]
         batches = self.ordered(rows.take(pa.array(order, pa.int64())), starts)
         return {
             key: batches.between(starts[group], starts[group + 1])
-            for group, key in enumerate(numbers)
+            for group, key in enumerate(rows_of_key)
         }
 
     def to_batch(
@@ -225,10 +228,10 @@ class SparkRowForm(RowForm):
         read: tuple[str, ...] | None = None,
     ) -> KeyBatches:
         """Return the rows of an epoch; the values of key columns are made once for each key."""
-        taken, names = pa.array(order), rows.schema.names
+        indices, names = pa.array(order), rows.schema.names
         numbers = range(len(names)) if read is None else list(map(names.index, read))
         columns = [
-            [] if number in of_keys else python_list(rows.column(number).take(taken), self.zone)
+            [] if number in of_keys else python_list(rows.column(number).take(indices), self.zone)
             for number in numbers
         ]
         of_keys = {

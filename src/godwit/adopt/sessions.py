@@ -73,11 +73,11 @@ class SparkSessions(SessionCompute):
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
         """Leave out rows whose own session earlier batches have closed."""
         rows = only_rows(rows, self._only_time)
-        late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
-        rows, left_out, arrivals = leave_out(rows, late, self)
+        is_late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
+        rows, left_out, arrivals = leave_out(rows, is_late, self)
         times = values_of(rows.column(self.time.column))
-        moment = self.schema.keys.field(self.pane_position).type
-        marks = column_of(self.entry_marks(rows, times), None, moment)
+        time_type = self.schema.keys.field(self.pane_position).type
+        marks = column_of(self.entry_marks(rows, times), None, time_type)
         return self.with_panes(rows, marks), left_out, arrivals
 
     def entry_marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:

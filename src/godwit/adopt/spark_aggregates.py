@@ -80,7 +80,9 @@ class EncodedAggregate:
             for dtype, (_, how) in zip(types, self.sources, strict=True)
         ]
         stored = [pa.binary() if is_nested(dtype) else dtype for dtype in stored]
-        bound = self.aggregate.bind(pa.schema([(f"c{n}", t) for n, t in enumerate(stored)]))
+        bound = self.aggregate.bind(
+            pa.schema([(f"c{number}", stored_type) for number, stored_type in enumerate(stored)])
+        )
         result = types[0]
         output = bound.output
         if is_nested(result) and output == pa.large_binary():
@@ -126,8 +128,8 @@ class _BoundEncoded(BuiltIn):
             (lists,) = columns
             sizes = values_of(pc.list_value_length(lists).fill_null(0))
             groups, columns = np.repeat(groups, sizes), (lists.flatten(),)
-        own = dict(zip(self.columns, columns, strict=True))
-        arguments = [_encoded_for(own[name], how) for name, how in self.sources]
+        columns_by_name = dict(zip(self.columns, columns, strict=True))
+        arguments = [_encoded_for(columns_by_name[name], how) for name, how in self.sources]
         return self.aggregate.update(states, groups, *arguments)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
@@ -225,11 +227,11 @@ class _Combined(BuiltIn):
         return self._states_of(bits, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        both = pc.and_(left.column(0).is_valid(), right.column(0).is_valid())
+        both_valid = pc.and_(left.column(0).is_valid(), right.column(0).is_valid())
         bits = self.function(values_of(left.column(0)), values_of(right.column(0)))
-        joined = column_of(bits, None, self.output)
-        either = pc.coalesce(left.column(0), right.column(0))
-        return self.states(pc.if_else(both, joined, either))
+        combined = column_of(bits, None, self.output)
+        valid_side = pc.coalesce(left.column(0), right.column(0))
+        return self.states(pc.if_else(both_valid, combined, valid_side))
 
     def _states_of(self, bits: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
         """Return states, null where `seen` is false."""
@@ -345,8 +347,12 @@ class _OfDoubles(BuiltIn):
             merged = self.combined(left, right)
         return self._states_of(
             tuple(
-                np.where(right[0] == 0, mine, np.where(left[0] == 0, theirs, both))
-                for mine, theirs, both in zip(left, right, merged, strict=True)
+                np.where(
+                    right[0] == 0, left_values, np.where(left[0] == 0, right_values, merged_values)
+                )
+                for left_values, right_values, merged_values in zip(
+                    left, right, merged, strict=True
+                )
             )
         )
 
@@ -416,14 +422,14 @@ class _Pairs(_OfDoubles):
         n2, x2, y2, xy2, xx2, yy2 = right
         n = n1 + n2
         dx, dy = x2 - x1, y2 - y1
-        both = n1 * n2 / n
+        weight = n1 * n2 / n
         return (
             n,
             x1 + dx / n * n2,
             y1 + dy / n * n2,
-            xy1 + xy2 + dx * dy * both,
-            xx1 + xx2 + dx * dx * both,
-            yy1 + yy2 + dy * dy * both,
+            xy1 + xy2 + dx * dy * weight,
+            xx1 + xx2 + dx * dx * weight,
+            yy1 + yy2 + dy * dy * weight,
         )
 
 
@@ -574,17 +580,17 @@ class _JoinedText(PackedRows):
 
 
 def _order_bytes(
-    column: pa.Array, which: pa.Array, descending: bool, nulls_first: bool
+    column: pa.Array, indices: pa.Array, descending: bool, nulls_first: bool
 ) -> pa.Array:
     """Return binaries that are ordered, byte by byte, as an ``ORDER BY`` asks for."""
-    column = column.take(which)
+    column = column.take(indices)
     keys = pa.StructArray.from_arrays([column], names=["key"])
-    plain = order_keys(keys).to_pylist()
+    encoded = order_keys(keys).to_pylist()
     valid = column.is_valid().to_pylist()
     flip = bytes(255 - byte for byte in range(256))
     null = b"\x00" if nulls_first else b"\xff\xff"
     ordered = [
-        null if not ok else b"\x01" + (key.translate(flip) if descending else key)
-        for key, ok in zip(plain, valid, strict=True)
+        null if not is_valid else b"\x01" + (key.translate(flip) if descending else key)
+        for key, is_valid in zip(encoded, valid, strict=True)
     ]
     return pa.array(ordered, pa.binary())

@@ -81,22 +81,24 @@ class AsyncCalls:
         emitted = [row for key in finished for row in key.rows]
         return emitted, np.cumsum([len(key.rows) for key in finished]).tolist()
 
-    async def _run_all_keys(self, work: KeysToCall, named: Mapping[str, Any]) -> list[_Finished]:
+    async def _run_all_keys(
+        self, work: KeysToCall, broadcast_tables: Mapping[str, Any]
+    ) -> list[_Finished]:
         """Run the calls of all keys concurrently; the first error cancels the others."""
         finished = [_Finished() for _ in work.keys]
-        waiting = iter(range(len(finished)))
+        waiting_groups = iter(range(len(finished)))
 
-        async def some() -> None:
+        async def run_waiting() -> None:
             """Run keys one after another, as one of the concurrent workers."""
-            for group in waiting:
+            for group in waiting_groups:
                 started_s = time.perf_counter()
-                steps = _Steps(self._run_key(work, group, named))
+                steps = _Steps(self._run_key(work, group, broadcast_tables))
                 finished[group].rows = await steps
                 finished[group].cpu_s = steps.cpu_s
                 finished[group].took_s = time.perf_counter() - started_s
 
-        count = min(self._settings.capacity, len(finished))
-        workers = [asyncio.create_task(some()) for _ in range(count)]
+        num_workers = min(self._settings.capacity, len(finished))
+        workers = [asyncio.create_task(run_waiting()) for _ in range(num_workers)]
         try:
             await asyncio.gather(*workers)
         except BaseException:
@@ -104,19 +106,23 @@ class AsyncCalls:
             raise
         return finished
 
-    async def _run_key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
+    async def _run_key(
+        self, work: KeysToCall, group: int, broadcast_tables: Mapping[str, Any]
+    ) -> list[Any]:
         """Run all calls for key number `group`, with retries; return the emitted rows."""
-        settings, of_key = self._settings, work.called[group]
-        timers = list(of_key.timers)
-        of_key.left_out = None if work.failed is None else ()
+        settings, key_calls = self._settings, work.called[group]
+        timers = list(key_calls.timers)
+        key_calls.left_out = None if work.failed is None else ()
         attempt = 1
         while True:
             try:
-                rows = await self._attempt_key(work, group, named)
+                rows = await self._attempt_key(work, group, broadcast_tables)
             except _FailedCall as failed:
                 error = failed.error
-                again = isinstance(error, settings.retry_on) and not isinstance(error, GodwitError)
-                if attempt > settings.retries or not again:
+                may_retry = isinstance(error, settings.retry_on) and not isinstance(
+                    error, GodwitError
+                )
+                if attempt > settings.retries or not may_retry:
                     if work.failed is not None and is_divertible(error):
                         work.divert(group, failed.call, error, timers)
                         attempt = 1
@@ -126,14 +132,14 @@ class AsyncCalls:
                         failed.call.function,
                         work.keys[group],
                         error,
-                        called=failed.call.text(named),
+                        called=failed.call.text(broadcast_tables),
                         attempts=attempt,
                     ) from error
             else:
                 work.done(group)
                 return rows
             work.reset(group)
-            of_key.restart(timers)
+            key_calls.restart(timers)
             await asyncio.sleep(self._backoff_s * 2 ** (attempt - 1))
             attempt += 1
 

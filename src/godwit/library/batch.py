@@ -232,30 +232,33 @@ class BatchProcess(KeyedOperator):
                     f"{listing(keys.schema.names)}, and return those that changed.",
                 )
             return np.arange(keys.num_rows), values
-        both = self._to_batch(table, pa.schema([*keys.schema, *columns]), "states")
-        own = both.select(keys.schema.names)
-        values = both.select(columns.names)
-        if own.equals(keys):
+        keys_and_values = self._to_batch(table, pa.schema([*keys.schema, *columns]), "states")
+        returned_keys = keys_and_values.select(keys.schema.names)
+        values = keys_and_values.select(columns.names)
+        if returned_keys.equals(keys):
             return np.arange(keys.num_rows), values
-        return self._positions_of_keys(own, keys), values
+        return self._positions_of_keys(returned_keys, keys), values
 
     def _positions_of_keys(
         self, returned: pa.RecordBatch, keys: pa.RecordBatch
     ) -> npt.NDArray[np.int64]:
         """Return the position in `keys` of each returned key; refuse unknown and repeated keys."""
-        every = pa.concat_batches([keys, returned])
-        group_of = group_rows(hash_keys(every), every, 1).of_row
-        place = np.full(int(group_of.max(initial=-1)) + 1, -1, np.int64)
-        place[group_of[: keys.num_rows]] = np.arange(keys.num_rows)
-        positions: npt.NDArray[np.int64] = place[group_of[keys.num_rows :]]
-        times = np.bincount(positions[positions >= 0], minlength=1)
-        wrong, what = np.flatnonzero(positions < 0), "of a key that has no row in the epoch"
-        if not len(wrong) and times.max() > 1:
-            wrong, what = np.flatnonzero(positions == times.argmax())[1:], "a second time"
-        if len(wrong):
-            key = tuple(column[int(wrong[0])].as_py() for column in returned.columns)
+        all_keys = pa.concat_batches([keys, returned])
+        group_of = group_rows(hash_keys(all_keys), all_keys, 1).of_row
+        position_of_group = np.full(int(group_of.max(initial=-1)) + 1, -1, np.int64)
+        position_of_group[group_of[: keys.num_rows]] = np.arange(keys.num_rows)
+        positions: npt.NDArray[np.int64] = position_of_group[group_of[keys.num_rows :]]
+        num_returned = np.bincount(positions[positions >= 0], minlength=1)
+        misplaced, fault = np.flatnonzero(positions < 0), "of a key that has no row in the epoch"
+        if not len(misplaced) and num_returned.max() > 1:
+            misplaced, fault = (
+                np.flatnonzero(positions == num_returned.argmax())[1:],
+                "a second time",
+            )
+        if len(misplaced):
+            key = tuple(column[int(misplaced[0])].as_py() for column in returned.columns)
             raise self._wrong_result(
-                f"a state {what}: {key!r}",
+                f"a state {fault}: {key!r}",
                 "Return at most one state for each row of `states`.",
             )
         return positions
@@ -343,8 +346,8 @@ class BatchProcess(KeyedOperator):
         is_naive = pa.types.is_timestamp(column.type) and not is_instant(column.type)
         if self._zone == UTC or not is_instant(dtype) or not is_naive:
             return column
-        moments = column.cast(pa.timestamp("us")).to_pylist()
-        return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
+        times = column.cast(pa.timestamp("us")).to_pylist()
+        return pa.array([in_zone(time, dtype, self._zone) for time in times], dtype)
 
     def _wrong_result(self, what: str, remedy: str, **context: str) -> UserFunctionError:
         """Return the error that the user's function returned something wrong (`what`)."""

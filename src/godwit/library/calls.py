@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from godwit.values.records import RowClass
 
 
-_MOST_FIRED: Final = 10_000
+_MAX_FIRED: Final = 10_000
 
 
 def columns_of_rows(
@@ -48,9 +48,9 @@ def columns_of_rows(
     `groups`: the key of each row; `keys`: the keys as Python values.
     """
     row_class = operator.row_class
-    of_keys = KeysOfRows(operator.user_keys.names, keys, groups.starts.tolist())
+    keys_of_rows = KeysOfRows(operator.user_keys.names, keys, groups.starts.tolist())
     if row_class is None:
-        columns = Columns(rows.values, operator.inputs, groups.order, of_keys)
+        columns = Columns(rows.values, operator.inputs, groups.order, keys_of_rows)
         return columns.read_by(operator.function)
     names = rows.values.schema.names
     arrays = [
@@ -60,7 +60,7 @@ def columns_of_rows(
         pa.RecordBatch.from_arrays(arrays, names=row_class.names),
         operator.inputs,
         groups.order,
-        of_keys,
+        keys_of_rows,
         row_class,
     )
     try:
@@ -111,8 +111,8 @@ def without_misfits(
     if fits.all():
         return data, None
     rows = data.rows.take(np.flatnonzero(fits))
-    moments = None if data.moments is None else data.moments[fits]
-    return replace(data, rows=rows, moments=moments), failed.to_batch()
+    times = None if data.moments is None else data.moments[fits]
+    return replace(data, rows=rows, moments=times), failed.to_batch()
 
 
 def _first_misfit_error(row_class: RowClass, name: str, column: pa.Array) -> ValueError | None:
@@ -188,13 +188,13 @@ class KeysToCall:
         `timers`: the key's, before the epoch.
         """
         assert self.failed is not None
-        of_key, argument, span = self.called[group], call.argument, (0, 0)
+        key_calls, argument, span = self.called[group], call.argument, (0, 0)
         if isinstance(argument, KeyRows):
             span = argument._start, argument._stop  # noqa: SLF001 - for operators alone
         self.failed.add(call.function, error, span, self.keys[group], group)
-        of_key.left_out = {*(of_key.left_out or ()), of_key.calls}
+        key_calls.left_out = {*(key_calls.left_out or ()), key_calls.calls}
         self.reset(group)
-        of_key.restart(timers)
+        key_calls.restart(timers)
 
     def undo(self, group: int, function: Any, error: BaseException, timers: list[int]) -> None:
         """Undo all calls for a key; timers that were due are gone, and its rows are diverted.
@@ -258,8 +258,8 @@ class Calls:
 
     def _call_or_divert(self, work: KeysToCall, group: int) -> list[Any]:
         """Run all calls for key number `group`, without those that fail and are diverted."""
-        key, of_key = work.keys[group], work.called[group]
-        timers, of_key.left_out = list(of_key.timers), ()
+        key, key_calls = work.keys[group], work.called[group]
+        timers, key_calls.left_out = list(key_calls.timers), ()
         while True:
             emitted: list[Any] = []
             for call in self.of_key(work, group):
@@ -287,43 +287,43 @@ class Calls:
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
         """Yield the calls for key number `group` in order; each is completed before the next."""
-        of_key, state = work.called[group], work.state_of(group)
-        timers = Timers(of_key.timers, work.before.now)
+        key_calls, state = work.called[group], work.state_of(group)
+        timers = Timers(key_calls.timers, work.before.now)
         first, last = work.starts[group], work.starts[group + 1]
         if work.moments is not None:
             for begin, end in _runs_of_equal_times(work.moments, first, last):
-                moment = work.moments[begin]
-                yield from self._timer_calls(work, group, state, timers, due=moment - 1)
-                timers._now = moment  # noqa: SLF001 - for operators alone
+                time_us = work.moments[begin]
+                yield from self._timer_calls(work, group, state, timers, due=time_us - 1)
+                timers._now = time_us  # noqa: SLF001 - for operators alone
                 state = yield from self._row_call(work, group, state, timers, span=(begin, end))
             yield from self._timer_calls(work, group, state, timers, due=work.before.due)
         else:
-            if self.timing.order == "before_rows" and of_key.is_due(work.before.due):
+            if self.timing.order == "before_rows" and key_calls.is_due(work.before.due):
                 yield from self._timer_calls(work, group, state, timers, due=work.before.due)
             if first < last:
                 state = yield from self._row_call(work, group, state, timers, span=(first, last))
         timers._now = work.after.now  # noqa: SLF001 - for operators alone
         now, due = work.after
-        if of_key.is_due(due):
+        if key_calls.is_due(due):
             yield from self._timer_calls(work, group, state, timers, due=due, now=now)
 
     def _row_call(
         self, work: KeysToCall, group: int, state: Any, timers: Timers, *, span: tuple[int, int]
     ) -> Generator[Call, None, Any]:
         """Yield the call for a span of rows of a key; return the key's state for later calls."""
-        of_key = work.called[group]
-        if of_key.left_out is not None and of_key.leaves_out_call():
+        key_calls = work.called[group]
+        if key_calls.left_out is not None and key_calls.leaves_out_call():
             return state
-        if of_key.dropped:
+        if key_calls.dropped:
             state = work.renewed(group)
         rows = (
             KeyRows(work.columns, *span)
             if self.timing.clock is None
             else TimedRows(work.columns, *span, timers)
         )
-        of_key.touched = True
+        key_calls.touched = True
         yield Call(self.function, rows, state)
-        of_key.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
+        key_calls.after_call(rows._dropped)  # noqa: SLF001 - for operators alone
         return state
 
     def _timer_calls(
@@ -341,14 +341,14 @@ class Calls:
         Raises if they do not end. `now`: time of the clock; ``None``: that of each timer where
         timers fire between rows, else as it is.
         """
-        key, of_key = work.keys[group], work.called[group]
-        most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
+        key, key_calls = work.keys[group], work.called[group]
+        max_fired = _MAX_FIRED + len(key_calls.timers)  # those that are set already may be many
         fired_so_far = 0
-        while of_key.is_due(due):
+        while key_calls.is_due(due):
             fired_so_far += 1
-            if fired_so_far > most:
+            if fired_so_far > max_fired:
                 raise UserFunctionError(
-                    f"Operator {self.operator!r}: timers of key {key!r} fired {_MOST_FIRED} times "
+                    f"Operator {self.operator!r}: timers of key {key!r} fired {_MAX_FIRED} times "
                     "in one epoch, each set when its time had passed.",
                     remedy="Set timers after timers.now, or return where there is nothing to do. "
                     "At the end of the input (close_at_end=True) every event-time timer is due: "
@@ -356,16 +356,16 @@ class Calls:
                     operator=self.operator,
                     key=key,
                 )
-            moment = of_key.timers.pop(0)
-            if of_key.left_out is not None and of_key.leaves_out_call():
+            time_us = key_calls.timers.pop(0)
+            if key_calls.left_out is not None and key_calls.leaves_out_call():
                 continue
             if work.moments is not None and now is None:
-                timers._now = moment  # noqa: SLF001 - for operators alone
-            fired = FiredTimer(datetime_of(moment), timers)
-            of_key.touched = True
+                timers._now = time_us  # noqa: SLF001 - for operators alone
+            fired = FiredTimer(datetime_of(time_us), timers)
+            key_calls.touched = True
             assert self.timing.on_timer is not None, "timers have a function"
             yield Call(self.timing.on_timer, fired, state)
-            of_key.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
+            key_calls.after_call(fired._dropped)  # noqa: SLF001 - for operators alone
 
 
 def _runs_of_equal_times(moments: list[int], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -175,23 +175,23 @@ class ComputeOperator(KeyedOperator):
             return states
         # Most are alone, and stay where they are.
         _, rows = expand_ranges(starts[several], sizes[several])
-        of_several = np.concatenate([[0], np.cumsum(sizes[several])])
-        merged = self._merged_in_rounds(take_rows(states, rows), of_several)
-        which = starts[:-1].copy()
-        which[several] = states.num_rows + np.arange(len(several))
-        return take_rows(pa.concat_batches([states, merged]), which)
+        starts_of_several = np.concatenate([[0], np.cumsum(sizes[several])])
+        merged = self._merged_in_rounds(take_rows(states, rows), starts_of_several)
+        merged_positions = starts[:-1].copy()
+        merged_positions[several] = states.num_rows + np.arange(len(several))
+        return take_rows(pa.concat_batches([states, merged]), merged_positions)
 
     def _merged_in_rounds(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
         """Merge the states of each group in rounds, each of which merges pairs of neighbours."""
         for left, right, paired in pairing(starts):
             merged = self.merge(take_rows(states, left[paired]), take_rows(states, right))
-            alone = np.flatnonzero(~paired)
-            if len(alone):
-                place = np.empty(len(left), np.int64)
-                place[paired] = np.arange(len(right))
-                place[alone] = len(right) + np.arange(len(alone))
-                rest = take_rows(states, left[alone])
-                merged = take_rows(pa.concat_batches([merged, rest]), place)
+            unpaired = np.flatnonzero(~paired)
+            if len(unpaired):
+                positions = np.empty(len(left), np.int64)
+                positions[paired] = np.arange(len(right))
+                positions[unpaired] = len(right) + np.arange(len(unpaired))
+                unpaired_states = take_rows(states, left[unpaired])
+                merged = take_rows(pa.concat_batches([merged, unpaired_states]), positions)
             states = merged
         return states
 
@@ -249,11 +249,11 @@ class ComputeOperator(KeyedOperator):
         except EpochFailedError as error:
             if self._wide is None or not _is_overflow(error):
                 raise
-        wide, stored = self._wide, np.flatnonzero(known)
-        parts = [_with_columns_of(wide, part) for part in (take_rows(prior, stored), rows)]
+        wide_operator, stored = self._wide, np.flatnonzero(known)
+        parts = [_with_columns_of(wide_operator, part) for part in (take_rows(prior, stored), rows)]
         order, starts = rows_by_group(np.concatenate([stored, groups.of_row]), groups.count)
-        exact = wide.merge_in_order(take_rows(pa.concat_batches(parts), order), starts)
-        wide.results(keys, exact)  # which raises if one does not fit
+        exact = wide_operator.merge_in_order(take_rows(pa.concat_batches(parts), order), starts)
+        wide_operator.results(keys, exact)  # which raises if one does not fit
         return exact.select(self.schema.values.names)
 
     def _complete_output(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
@@ -267,20 +267,20 @@ class ComputeOperator(KeyedOperator):
         known: npt.NDArray[np.bool_],
         keys: pa.RecordBatch,
         prior: pa.RecordBatch,
-        after: pa.RecordBatch,
+        new_results: pa.RecordBatch,
     ) -> pa.RecordBatch:
         """Return the old results that no longer hold (change -1), then the new ones (change 1).
 
-        `known`: mask of the keys that had a result before. `prior`, `after`: states before and
-        after the epoch. Results that did not change are left out.
+        `known`: mask of the keys that had a result before. `prior`: states before
+        the epoch. Results that did not change are left out.
         """
         stored = pa.array(known)
-        before = self.finish(keys.filter(stored), prior.filter(stored))
-        same = np.zeros(len(known), np.bool_)
-        same[known] = same_rows(before, after.filter(stored))
+        old_results = self.finish(keys.filter(stored), prior.filter(stored))
+        is_same = np.zeros(len(known), np.bool_)
+        is_same[known] = same_rows(old_results, new_results.filter(stored))
         parts = [
             with_sign(part.filter(pa.array(mask)), sign)
-            for part, mask, sign in ((before, ~same[known], -1), (after, ~same, 1))
+            for part, mask, sign in ((old_results, ~is_same[known], -1), (new_results, ~is_same, 1))
         ]
         return pa.concat_batches(parts)
 
@@ -391,20 +391,23 @@ def _with_columns_of(wide: ComputeOperator, states: pa.RecordBatch) -> pa.Record
 
 def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return a mask of equal rows; null equals null, NaN equals nothing."""
-    same = np.ones(left.num_rows, np.bool_)
-    for before, after in zip(left.columns, right.columns, strict=True):
-        if pa.types.is_nested(before.type):
-            same_positions = np.flatnonzero(same)
+    is_same = np.ones(left.num_rows, np.bool_)
+    for left_column, right_column in zip(left.columns, right.columns, strict=True):
+        if pa.types.is_nested(left_column.type):
+            same_positions = np.flatnonzero(is_same)
             pairs = zip(
-                *(c.take(pa.array(same_positions)).to_pylist() for c in (before, after)),
+                *(
+                    column.take(pa.array(same_positions)).to_pylist()
+                    for column in (left_column, right_column)
+                ),
                 strict=True,
             )
-            same[same_positions] = [former == new for former, new in pairs]
+            is_same[same_positions] = [old == new for old, new in pairs]
             continue
-        equal = pc.fill_null(pc.equal(before, after), fill_value=False)
-        both_null = pc.and_(pc.is_null(before), pc.is_null(after))
-        same &= pc.or_(equal, both_null).to_numpy(zero_copy_only=False)
-    return same
+        is_equal = pc.fill_null(pc.equal(left_column, right_column), fill_value=False)
+        both_null = pc.and_(pc.is_null(left_column), pc.is_null(right_column))
+        is_same &= pc.or_(is_equal, both_null).to_numpy(zero_copy_only=False)
+    return is_same
 
 
 def _upgrade_results(
@@ -452,11 +455,13 @@ class _Result:
     def differences(self, stored: StateDescription) -> Iterator[str]:
         """Yield the differences between the stored aggregate and the declared one, as text."""
         where = f"result {self.name!r}: "
-        before, today = (_without_high(d) for d in (stored.type[self.name], self.description))
-        of_aggregate = list(differences(where, before, today))
-        yield from of_aggregate
+        stored_description, description = (
+            _without_high(d) for d in (stored.type[self.name], self.description)
+        )
+        aggregate_differences = list(differences(where, stored_description, description))
+        yield from aggregate_differences
         types = dict(stored.columns)
-        for name, dtype in () if of_aggregate else columns_of(self.fields):
+        for name, dtype in () if aggregate_differences else columns_of(self.fields):
             if types.get(name) != dtype and not name.startswith(HIGH):
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
@@ -526,14 +531,14 @@ class _Result:
 
     def _failing_row(self, columns: Sequence[pa.Array]) -> str:
         """Return the values of the first row that the aggregate fails on alone; empty if none."""
-        alone = np.zeros(1, np.int64)
+        one_group = np.zeros(1, np.int64)
         for row in range(min(len(columns[0]) if columns else 0, _MAX_TRIED)):
             values = [column.slice(row, 1) for column in columns]
             try:
-                self.aggregate.update(self.aggregate.create(1), alone, *values)
+                self.aggregate.update(self.aggregate.create(1), one_group, *values)
             except FAILURES:
-                named = zip(self.columns, values, strict=True)
-                return ", ".join(f"{name} is {value[0]}"[:200] for name, value in named)
+                named_values = zip(self.columns, values, strict=True)
+                return ", ".join(f"{name} is {value[0]}"[:200] for name, value in named_values)
         return ""
 
     def _check_result(self, method: str, result: Any, count: int) -> None:

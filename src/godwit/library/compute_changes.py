@@ -82,33 +82,56 @@ class ComputeChanges(KeyedOperator):
         self._order_by = order_by  # of which `last` is a result, under the same name
         self.complete, self.changes = mode == "complete", mode == "changes"
         bound = {result: aggregate.bind(inputs) for result, aggregate in aggregates.items()}
-        adding = {r: a for r, a in aggregates.items() if subtracts(user_aggregate(bound[r]))}
-        others = {r: a for r, a in aggregates.items() if r not in adding}
-        self._adding = ComputeOperator(
+        subtracting = {
+            result_name: function
+            for result_name, function in aggregates.items()
+            if subtracts(user_aggregate(bound[result_name]))
+        }
+        others = {
+            result_name: function
+            for result_name, function in aggregates.items()
+            if result_name not in subtracting
+        }
+        self._subtracting = ComputeOperator(
             name=name,
             keys=keys,
             inputs=inputs,
             aggregates={
                 _ROWS: signed_aggregate(count()),
-                **{result: signed_aggregate(aggregate) for result, aggregate in adding.items()},
+                **{
+                    result: signed_aggregate(aggregate) for result, aggregate in subtracting.items()
+                },
             },
             narrow=False,
         )
         self._others: ComputeOperator | None = None
-        state = self._adding.schema.values
+        state = self._subtracting.schema.values
         self.mergeable = not others  # type: ignore[misc]  # of the operator, not of its class
         if others:
             self._others = ComputeOperator(
                 name=name, keys=keys, inputs=inputs, aggregates=others, narrow=False
             )
             state = pa.schema([*state, _SLOTS, _OWED, *self._others.schema.values])
-            read = {column for result in others for column in others[result].columns}
+            read_columns = {column for result in others for column in others[result].columns}
             if not all(bound[result].commutative for result in others):
-                read = {*rows.names} - {CHANGE.name}  # equal rows must not take another's place
+                read_columns = {*rows.names} - {
+                    CHANGE.name
+                }  # equal rows must not take another's place
                 self.inputs = pa.schema(
-                    [*inputs, *(f for f in rows if f.name not in {*inputs.names, *keys.names})]
+                    [
+                        *inputs,
+                        *(
+                            field
+                            for field in rows
+                            if field.name not in {*inputs.names, *keys.names}
+                        ),
+                    ]
                 )
-            columns = [f for f in self.inputs if f.name in read and f.name not in keys.names]
+            columns = [
+                field
+                for field in self.inputs
+                if field.name in read_columns and field.name not in keys.names
+            ]
             self._live = LiveRows(name, keys, columns)
         self.schema = StateSchema(keys=keys, values=state)
         results = [pa.field(result, aggregate.output) for result, aggregate in bound.items()]
@@ -133,7 +156,7 @@ class ComputeChanges(KeyedOperator):
     ) -> pa.RecordBatch | None:
         """Aggregate raw changes into one partial state per group; see `ComputeOperator.combine`."""
         signs_or_fail(rows, self.name)
-        return self._adding.combine(groups, keys, rows)
+        return self._subtracting.combine(groups, keys, rows)
 
     @property
     def states(self) -> tuple[StateId, ...]:
@@ -147,7 +170,7 @@ class ComputeChanges(KeyedOperator):
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe the aggregates' columns, or those of live rows, for the checkpoint."""
         schema = self.schema_of(state)
-        described = self._adding.describe_state()
+        described = self._subtracting.describe_state()
         types: Any = None
         if state != _LIVE:
             types = described.type
@@ -164,14 +187,14 @@ class ComputeChanges(KeyedOperator):
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
         """Refuse a state of other columns: results cannot be made of rows that are gone."""
-        stored, today = written.description, self.describe_state(state)
-        differ = sorted({*stored.columns} ^ {*today.columns})
-        changed = [f"column {name!r} of its state" for name, _ in differ]
+        stored, current = written.description, self.describe_state(state)
+        differing_columns = sorted({*stored.columns} ^ {*current.columns})
+        changed = [f"column {name!r} of its state" for name, _ in differing_columns]
         results = stored.type if isinstance(stored.type, dict) else {}
         changed += [
             f"result {name!r}"
-            for name, described in (today.type or {}).items()
-            if name in results and results[name] != described
+            for name, declared in (current.type or {}).items()
+            if name in results and results[name] != declared
         ]
         if changed:
             raise mismatch_error(
@@ -202,28 +225,37 @@ class ComputeChanges(KeyedOperator):
             return OperatorOutput(output=output, closing_ms=(time.process_time() - cpu) * 1e3)
         groups, keys = data.grouped(len(self.keys))
         known, prior = data.state.find(keys, groups.key_groups)
-        num_adding = len(self._adding.schema.values)
-        adding = prior.select(list(range(num_adding)))
+        num_subtracting = len(self._subtracting.schema.values)
+        subtracting_states = prior.select(list(range(num_subtracting)))
         if not data.is_partial:
             signs_or_fail(data.rows.values, self.name)
-        state = self._adding.new_states(data, groups, keys, known, adding)
+        state = self._subtracting.new_states(data, groups, keys, known, subtracting_states)
         changed: dict[str, Changed] = {}
-        owed = np.zeros(groups.count, np.int64)
+        missing_deletes = np.zeros(groups.count, np.int64)
         if self._others is not None:
-            rest, owed, changed = self._apply_to_rows(data, groups, keys, known, prior)
-            state = pa.RecordBatch.from_arrays(
-                [*state.columns, *rest.columns], schema=self.schema.values
+            other_states, missing_deletes, changed = self._apply_to_rows(
+                data, groups, keys, known, prior
             )
-        before, after = np.where(known, values_of(prior.column(0)), 0), values_of(state.column(0))
+            state = pa.RecordBatch.from_arrays(
+                [*state.columns, *other_states.columns], schema=self.schema.values
+            )
+        count_before, count_after = (
+            np.where(known, values_of(prior.column(0)), 0),
+            values_of(state.column(0)),
+        )
         if self.on_missing == "refuse":
-            refuse_missing(self.name, (after < 0) | (owed > 0), keys, WAIT)
-        removed = (after == 0) & (owed == 0)
+            refuse_missing(self.name, (count_after < 0) | (missing_deletes > 0), keys, WAIT)
+        removed = (count_after == 0) & (missing_deletes == 0)
         if self.on_missing == "wait" and self._others is None and removed.any():
             removed &= _is_nothing(state)
         written = np.flatnonzero(known | ~removed)
-        where = pa.array(written)
+        written_indices = pa.array(written)
         changed |= changed_by_key(
-            groups, written, keys.take(where), state.take(where), removed[written]
+            groups,
+            written,
+            keys.take(written_indices),
+            state.take(written_indices),
+            removed[written],
         )
         closing_ms = 0.0
         if self.complete:
@@ -232,30 +264,32 @@ class ComputeChanges(KeyedOperator):
             output = self._complete_output(data.state.scan().followed_by(rows), data.num_key_groups)
             closing_ms = (time.process_time() - cpu) * 1e3
         else:
-            output = self._changed_results(keys, (before > 0, prior), (after > 0, state))
+            output = self._changed_results(
+                keys, (count_before > 0, prior), (count_after > 0, state)
+            )
         return OperatorOutput(
             output=output,
             groups=groups,
             changed=changed,
             closing_ms=closing_ms,
-            waiting_deletes=int(np.maximum(np.maximum(-after, 0), owed).sum()),
+            waiting_deletes=int(np.maximum(np.maximum(-count_after, 0), missing_deletes).sum()),
         )
 
     def _result_rows(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the result rows of keys, without a sign."""
-        num_adding = len(self._adding.schema.values)
-        own = state.select(list(range(num_adding)))
+        num_subtracting = len(self._subtracting.schema.values)
+        subtracting_states = state.select(list(range(num_subtracting)))
         columns = dict(
             zip(
-                self._adding.output.names[len(self.keys) :],
-                self._adding.results(keys, own),
+                self._subtracting.output.names[len(self.keys) :],
+                self._subtracting.results(keys, subtracting_states),
                 strict=True,
             )
         )
         if self._others is not None:
-            rest = state.select(list(range(num_adding + 2, state.num_columns)))
+            other_states = state.select(list(range(num_subtracting + 2, state.num_columns)))
             names = self._others.output.names[len(self.keys) :]
-            columns |= dict(zip(names, self._others.results(keys, rest), strict=True))
+            columns |= dict(zip(names, self._others.results(keys, other_states), strict=True))
         return pa.RecordBatch.from_arrays(
             [*keys.columns, *(columns[name] for name in self._result_names)], schema=self._table
         )
@@ -279,25 +313,25 @@ class ComputeChanges(KeyedOperator):
         `before`, `after`: mask of the keys with rows, and states. A former result that a new one
         replaces is left out unless both are asked for (``output="changes"``).
         """
-        (stood, prior), (stands, state) = before, after
+        (existed, prior), (exists, state) = before, after
         rows = [
             self._result_rows(keys.filter(pa.array(mask)), values.filter(pa.array(mask)))
-            for mask, values in ((stood, prior), (stands, state))
+            for mask, values in ((existed, prior), (exists, state))
         ]
-        same = np.zeros(len(stood), np.bool_)
-        both = stood & stands
-        if both.any():
-            former, new = (
-                part.filter(pa.array(both[mask]))
-                for part, mask in zip(rows, (stood, stands), strict=True)
+        is_same = np.zeros(len(existed), np.bool_)
+        is_in_both = existed & exists
+        if is_in_both.any():
+            old, new = (
+                part.filter(pa.array(is_in_both[mask]))
+                for part, mask in zip(rows, (existed, exists), strict=True)
             )
-            same[both] = same_rows(former, new)
-        gone = stood & ~same if self.changes else stood & ~stands
+            is_same[is_in_both] = same_rows(old, new)
+        is_withdrawn = existed & ~is_same if self.changes else existed & ~exists
         parts = [
-            with_sign(part.filter(pa.array(taken[mask])), sign)
-            for part, mask, taken, sign in (
-                (rows[0], stood, gone, -1),
-                (rows[1], stands, stands & ~same, 1),
+            with_sign(part.filter(pa.array(selected[mask])), sign)
+            for part, mask, selected, sign in (
+                (rows[0], existed, is_withdrawn, -1),
+                (rows[1], exists, exists & ~is_same, 1),
             )
         ]
         return pa.concat_batches(parts)
@@ -318,13 +352,13 @@ class ComputeChanges(KeyedOperator):
         for a row; and the changed entries of live rows.
         """
         assert self._others is not None, "there are aggregates that cannot subtract"
-        first = len(self._adding.schema.values)
-        slots = np.where(known, values_of(prior.column(first)), 0)
-        owed = np.where(known, values_of(prior.column(first + 1)), 0)
+        num_subtracting = len(self._subtracting.schema.values)
+        slots = np.where(known, values_of(prior.column(num_subtracting)), 0)
+        missing_deletes = np.where(known, values_of(prior.column(num_subtracting + 1)), 0)
         rows = data.rows.values
         signs = values_of(rows.column(CHANGE.name))
-        again = owed > 0  # whether states are made of all live rows
-        again[groups.of_row[signs < 0]] = True
+        is_recomputed = missing_deletes > 0  # whether states are made of all live rows
+        is_recomputed[groups.of_row[signs < 0]] = True
         live = self._live.apply(
             data.states[_LIVE],
             groups,
@@ -333,72 +367,78 @@ class ComputeChanges(KeyedOperator):
             rows=rows,
             signs=signs,
             slots=slots,
-            read=again,
+            read=is_recomputed,
         )
         changed = {} if live.changed is None else {_LIVE: live.changed}
-        added = np.flatnonzero(live.stands)
-        stored = prior.select(list(range(first + 2, prior.num_columns)))
-        added = self._in_order(live, added, keys, known & ~again, stored)
+        added = np.flatnonzero(live.is_live)
+        stored = prior.select(list(range(num_subtracting + 2, prior.num_columns)))
+        added = self._in_order(live, added, keys, known & ~is_recomputed, stored)
         key = live.key[added]
         states = self._others.update_states(
             replace(groups, of_row=key),
             keys,
             self._rows_of(live.rows, added, keys.take(pa.array(key))),
-            known & ~again,
+            known & ~is_recomputed,
             stored,
             are_partial=False,
         )
-        owed = live.waiting
-        numbers = [column_of(part, None, pa.int64()) for part in (live.slots, owed)]
-        rest = pa.RecordBatch.from_arrays(
-            [*numbers, *states.columns],
+        missing_deletes = live.waiting
+        count_columns = [
+            column_of(part, None, pa.int64()) for part in (live.slots, missing_deletes)
+        ]
+        states_with_counts = pa.RecordBatch.from_arrays(
+            [*count_columns, *states.columns],
             schema=pa.schema([_SLOTS, _OWED, *self._others.schema.values]),
         )
-        return rest, owed, changed
+        return states_with_counts, missing_deletes, changed
 
     def _in_order(
         self,
         live: Applied,
         added: IntArray,
         keys: pa.RecordBatch,
-        goes_on: BoolArray,
+        continues: BoolArray,
         stored: pa.RecordBatch,
     ) -> IntArray:
         """Return the positions of rows, `added`, by key and in the order of their aggregates.
 
-        `goes_on`: mask of the keys whose aggregates, `stored`, are continued: rows that precede
+        `continues`: mask of the keys whose aggregates, `stored`, are continued: rows that precede
         their last one are left out. A row without a value in the column to order by is the first.
         """
         key = live.key[added]
         if self._order_by is None:
             return added[order_by(key)]
         assert self._others is not None, "there is a last row"
-        last = self._others.results(keys, stored)
-        before = last[self._others.output.names.index(self._order_by) - len(self.keys)]
-        values = pa.concat_arrays([before, live.rows[self._order_by].take(pa.array(added))])
+        last_results = self._others.results(keys, stored)
+        last_order_values = last_results[
+            self._others.output.names.index(self._order_by) - len(self.keys)
+        ]
+        values = pa.concat_arrays(
+            [last_order_values, live.rows[self._order_by].take(pa.array(added))]
+        )
         ranks = descending_ranks(values)
         ranks = np.where(values_of(values.is_valid()), ranks.max(initial=0) - ranks + 1, 0)
-        floor, rank = ranks[: len(keys)], ranks[len(keys) :]
-        newer = np.flatnonzero(~goes_on[key] | (rank >= floor[key]))
-        return added[newer[order_by(key[newer], rank[newer])]]
+        last_rank, rank = ranks[: len(keys)], ranks[len(keys) :]
+        is_newer = np.flatnonzero(~continues[key] | (rank >= last_rank[key]))
+        return added[is_newer[order_by(key[is_newer], rank[is_newer])]]
 
     def _rows_of(
-        self, rows: pa.RecordBatch, which: IntArray, own: pa.RecordBatch
+        self, rows: pa.RecordBatch, positions: IntArray, keys_of_rows: pa.RecordBatch
     ) -> pa.RecordBatch:
         """Return live rows with the columns that the aggregates read.
 
-        `which`: their positions in `rows`. `own`: their keys.
+        `positions`: their positions in `rows`. `keys_of_rows`: their keys.
         """
         assert self._others is not None, "there are aggregates that cannot subtract"
-        taken = rows.take(pa.array(which))
+        taken_rows = rows.take(pa.array(positions))
         columns = []
         for field in self._others.inputs:
-            if field.name in own.schema.names:
-                columns.append(own.column(field.name))
-            elif field.name in taken.schema.names:
-                columns.append(taken.column(field.name))
+            if field.name in keys_of_rows.schema.names:
+                columns.append(keys_of_rows.column(field.name))
+            elif field.name in taken_rows.schema.names:
+                columns.append(taken_rows.column(field.name))
             else:  # which only the aggregates that subtract read, or the sign
-                columns.append(pa.nulls(len(which), field.type))
+                columns.append(pa.nulls(len(positions), field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self._others.inputs)
 
 

@@ -64,11 +64,11 @@ class DropDuplicates(KeyedOperator):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
         known, _ = data.state.find(keys, groups.key_groups)
-        new = np.flatnonzero(~known)
-        rows = groups.first_row[new]
+        new_groups = np.flatnonzero(~known)
+        rows = groups.first_row[new_groups]
         by_arrival = np.argsort(rows, kind="stable")
         output = merge_columns(
-            keys.take(pa.array(new[by_arrival])),
+            keys.take(pa.array(new_groups[by_arrival])),
             data.rows.values.take(pa.array(rows[by_arrival])),
             self.output,
         )
@@ -94,13 +94,13 @@ class DropDuplicatesWithin(EventTimeOperator):
         within_us: int,
     ) -> None:
         self.name, self.output, self.time, self.within_us = name, columns, time, within_us
-        own = [columns.field(key) for key in keys]
+        key_fields = [columns.field(key) for key in keys]
         self.inputs = pa.schema([field for field in columns if field.name not in keys])
-        self.arriving = pa.schema([*own, *self.inputs])
-        moment = columns.field(time.column).type
+        self.arriving = pa.schema([*key_fields, *self.inputs])
+        time_type = columns.field(time.column).type
         self.schema = StateSchema(
-            keys=pa.schema([*own, pa.field(PANE, moment)]),
-            values=pa.schema([pa.field(_SEEN, moment)]),
+            keys=pa.schema([*key_fields, pa.field(PANE, time_type)]),
+            values=pa.schema([pa.field(_SEEN, time_type)]),
         )
         width = within_us + 1
         # A moment keeps others out up to `within_us` after it: two panes from the start of its own.
@@ -138,25 +138,33 @@ class DropDuplicatesWithin(EventTimeOperator):
         arrived = data.rows
         if not arrived.keys.num_rows:
             return OperatorOutput()
-        own = arrived.keys.select(self.keys.names)
-        groups = group_rows(arrived.hashes, own, data.num_key_groups)
-        key = groups.of_row
+        keys = arrived.keys.select(self.keys.names)
+        groups = group_rows(arrived.hashes, keys, data.num_key_groups)
+        group_of_row = groups.of_row
         times = self._event_times(arrived) - int(self.time.is_end)
         panes = values_of(arrived.keys.column(self.pane_position))
-        distinct = own.take(pa.array(groups.first_row))
-        seen_key, seen = self._earlier_rows(groups, panes, distinct, data.state, data.time.closed)
-        reach = self.within_us
-        free = ~within(key, times - reach, times + reach, seen_key, seen).is_nonempty
-        firsts = first_within(key, times, free, reach)
-        through = pa.array(firsts)
-        moment_type = self.schema.values.field(0).type
+        distinct_keys = keys.take(pa.array(groups.first_row))
+        seen_key, seen = self._earlier_rows(
+            groups, panes, distinct_keys, data.state, data.time.closed
+        )
+        within_us = self.within_us
+        is_free = ~within(
+            group_of_row, times - within_us, times + within_us, seen_key, seen
+        ).is_nonempty
+        passing = first_within(group_of_row, times, is_free, within_us)
+        passing_indices = pa.array(passing)
+        time_type = self.schema.values.field(0).type
         values = pa.RecordBatch.from_arrays(
-            [column_of(times[firsts], None, moment_type)], schema=self.schema.values
+            [column_of(times[passing], None, time_type)], schema=self.schema.values
         )
         return OperatorOutput(
             groups=groups,
-            changed=changed_by_key(groups, key[firsts], arrived.keys.take(through), values),
-            output=merge_columns(own.take(through), arrived.values.take(through), self.output),
+            changed=changed_by_key(
+                groups, group_of_row[passing], arrived.keys.take(passing_indices), values
+            ),
+            output=merge_columns(
+                keys.take(passing_indices), arrived.values.take(passing_indices), self.output
+            ),
         )
 
     def _event_times(self, rows: StateRows) -> IntArray:
@@ -169,64 +177,72 @@ class DropDuplicatesWithin(EventTimeOperator):
         self,
         groups: Groups,
         panes: IntArray,
-        distinct: pa.RecordBatch,
+        distinct_keys: pa.RecordBatch,
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
         """Return key number and event time of stored rows in new rows' panes or adjacent panes.
 
-        `panes`: pane of each new row. `distinct`: key of each group.
+        `panes`: pane of each new row. `distinct_keys`: key of each group.
         """
         width = self.grid.width_us
-        near = (panes[:, None] + np.array([-width, 0, width])).ravel()
+        nearby_panes = (panes[:, None] + np.array([-width, 0, width])).ravel()
         group = np.repeat(groups.of_row, 3)
-        order = np.lexsort((near, group))
-        wanted = order[starts_run(near[order], group[order])]
-        wanted = wanted[near[wanted] >= self.grid.first_open(closed)]
-        group, near = group[wanted], near[wanted]
-        moment = self.schema.keys.field(self.pane_position).type
-        looked_for = pa.RecordBatch.from_arrays(
-            [*distinct.take(pa.array(group)).columns, column_of(near, None, moment)],
+        order = np.lexsort((nearby_panes, group))
+        distinct_pairs = order[starts_run(nearby_panes[order], group[order])]
+        distinct_pairs = distinct_pairs[
+            nearby_panes[distinct_pairs] >= self.grid.first_open(closed)
+        ]
+        group, nearby_panes = group[distinct_pairs], nearby_panes[distinct_pairs]
+        time_type = self.schema.keys.field(self.pane_position).type
+        keys_to_find = pa.RecordBatch.from_arrays(
+            [
+                *distinct_keys.take(pa.array(group)).columns,
+                column_of(nearby_panes, None, time_type),
+            ],
             schema=self.schema.keys,
         )
-        known, values = state.find(looked_for, groups.key_groups[group])
+        known, values = state.find(keys_to_find, groups.key_groups[group])
         return group[known], values_of(values.column(0))[known]
 
 
 def first_within(
-    keys: IntArray, times: IntArray, free: npt.NDArray[np.bool_], within_us: int
+    keys: IntArray, times: IntArray, is_free: npt.NDArray[np.bool_], within_us: int
 ) -> IntArray:
-    """Return the positions of the `free` rows that pass, ascending.
+    """Return the positions of the `is_free` rows that pass, ascending.
 
     A row passes unless an earlier row of its key has passed whose time is at most `within_us` from
     its own. Rows that are not free passed in earlier epochs. `keys`: key number of each row.
     """
-    through = [np.empty(0, np.int64)]
-    left = np.flatnonzero(free)
+    passing = [np.empty(0, np.int64)]
+    undecided = np.flatnonzero(is_free)
     latest = np.empty(int(keys.max(initial=-1)) + 1, np.int64)
     # Round by round, the first row of every key that is left; each keeps others of its key out.
     for _ in range(_ROUNDS):
-        if not left.size:
+        if not undecided.size:
             break
-        first, first_row = np.unique(keys[left], return_index=True)
-        through.append(left[first_row])
-        latest[first] = times[left[first_row]]
-        left = left[np.abs(times[left] - latest[keys[left]]) > within_us]
-    if left.size:
+        first_keys, first_row = np.unique(keys[undecided], return_index=True)
+        passing.append(undecided[first_row])
+        latest[first_keys] = times[undecided[first_row]]
+        undecided = undecided[np.abs(times[undecided] - latest[keys[undecided]]) > within_us]
+    if undecided.size:
         # Few keys with many such rows: one row after the other. Rows that come through are more
         # than `within_us` apart, so slices of that width hold one each, and neighbours are enough.
         width = within_us + 1
-        passed: dict[tuple[int, int], int] = {}
-        rest = []
-        slices = times[left] // width
-        rows = zip(left.tolist(), keys[left].tolist(), slices.tolist(), strict=True)
-        for (row, key, slice_), moment in zip(rows, times[left].tolist(), strict=True):
-            near = (passed.get((key, slice_ + step)) for step in (-1, 0, 1))
-            if all(other is None or abs(moment - other) > within_us for other in near):
-                passed[key, slice_] = moment
-                rest.append(row)
-        through.append(np.array(rest, np.int64))
-    return np.sort(np.concatenate(through))
+        passed_times: dict[tuple[int, int], int] = {}
+        passing_rest = []
+        slices = times[undecided] // width
+        rows = zip(undecided.tolist(), keys[undecided].tolist(), slices.tolist(), strict=True)
+        for (row, key, time_slice), time in zip(rows, times[undecided].tolist(), strict=True):
+            nearby_times = (passed_times.get((key, time_slice + step)) for step in (-1, 0, 1))
+            if all(
+                nearby_time is None or abs(time - nearby_time) > within_us
+                for nearby_time in nearby_times
+            ):
+                passed_times[key, time_slice] = time
+                passing_rest.append(row)
+        passing.append(np.array(passing_rest, np.int64))
+    return np.sort(np.concatenate(passing))
 
 
 def merge_columns(

@@ -69,9 +69,9 @@ def emitted_or_undone(
             raise
         batches = []
         for group, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
-            of_key = rows[begin:end]
+            key_rows = rows[begin:end]
             try:
-                batches.append(convert(operator, of_key, [len(of_key)], [keys[group]]))
+                batches.append(convert(operator, key_rows, [len(key_rows)], [keys[group]]))
             except UserFunctionError as error:
                 undo(group, error)
         return pa.concat_batches([pa.RecordBatch.from_pylist([], operator.output), *batches])

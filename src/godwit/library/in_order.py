@@ -62,10 +62,12 @@ class InOrder(EventTimeOperator):
         self.row_class, self.output_class = inner.row_class, inner.output_class
         self.zone, self.repeatable, self.schema = inner.zone, inner.repeatable, inner.schema
         self.broadcasts, self.broadcast_inputs = inner.broadcasts, inner.broadcast_inputs
-        own = inner.keys.names
-        self.inputs = pa.schema([field for field in arriving if field.name not in own])
-        apart = [pa.field(PANE, _MOMENT), pa.field(_NUMBER, pa.int64())]
-        self._held = StateSchema(keys=pa.schema([*inner.keys, *apart]), values=self.inputs)
+        key_names = inner.keys.names
+        self.inputs = pa.schema([field for field in arriving if field.name not in key_names])
+        extra_key_fields = [pa.field(PANE, _MOMENT), pa.field(_NUMBER, pa.int64())]
+        self._held = StateSchema(
+            keys=pa.schema([*inner.keys, *extra_key_fields]), values=self.inputs
+        )
 
     @property
     def kind(self) -> str:  # type: ignore[override]  # that of an instance
@@ -164,29 +166,29 @@ class InOrder(EventTimeOperator):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for the rows that are due, in order; store the others."""
-        until, arrived = data.time.until, self._waiting_entries(data)
-        due = is_past(self._times_of(arrived), until)
-        now, later = (arrived.take(np.flatnonzero(mask)) for mask in (due, ~due))
-        waiting = now.take(np.empty(0, np.int64))
+        time_limit, arrived = data.time.until, self._waiting_entries(data)
+        is_due = is_past(self._times_of(arrived), time_limit)
+        due_rows, later_rows = (arrived.take(np.flatnonzero(mask)) for mask in (is_due, ~is_due))
+        waiting_rows = due_rows.take(np.empty(0, np.int64))
         if self.closes(data.time):
             position = len(self.keys)
-            waiting = data.states[HELD].scan(EntryRange(column=position, end=until))
-            now = waiting.followed_by(now)
-        order = self._in_order(now)
-        now = now.take(order)
-        own = self.keys.names
+            waiting_rows = data.states[HELD].scan(EntryRange(column=position, end=time_limit))
+            due_rows = waiting_rows.followed_by(due_rows)
+        order = self._in_order(due_rows)
+        due_rows = due_rows.take(order)
+        key_names = self.keys.names
         rows = StateRows(
-            hashes=now.hashes,
-            keys=now.keys.select(own),
-            values=now.values.select(self.inner.inputs.names),
+            hashes=due_rows.hashes,
+            keys=due_rows.keys.select(key_names),
+            values=due_rows.values.select(self.inner.inputs.names),
         )
         states = {name: view for name, view in data.states.items() if name != HELD}
         output = self.inner.process(
-            replace(data, rows=rows, states=states, moments=self._times_of(now))
+            replace(data, rows=rows, states=states, moments=self._times_of(due_rows))
         )
         changed = dict(output.changed)
-        if len(later.hashes) or len(waiting.hashes):
-            changed[HELD] = self._entry_changes(later, waiting, data.num_key_groups)
+        if len(later_rows.hashes) or len(waiting_rows.hashes):
+            changed[HELD] = self._entry_changes(later_rows, waiting_rows, data.num_key_groups)
         groups = output.groups
         if groups is None and len(data.rows.hashes):
             groups = group_rows(data.rows.hashes, data.rows.keys, data.num_key_groups)
@@ -216,13 +218,13 @@ class InOrder(EventTimeOperator):
         order = np.argsort(times, kind="stable")
         if len(order) < 2:
             return order
-        begins = starts_run(times[order])
-        alone = begins & np.append(begins[1:], True)
-        several = np.flatnonzero(~alone)
-        if len(several):
-            which = order[several]
-            order[several] = which[
-                _by_columns(times[which], self._distinguishing_columns(rows.take(which)))
+        starts_time = starts_run(times[order])
+        is_alone = starts_time & np.append(starts_time[1:], True)
+        tied_positions = np.flatnonzero(~is_alone)
+        if len(tied_positions):
+            tied_rows = order[tied_positions]
+            order[tied_positions] = tied_rows[
+                _by_columns(times[tied_rows], self._distinguishing_columns(rows.take(tied_rows)))
             ]
         return order
 

@@ -91,8 +91,8 @@ class LatestOperator(KeyedOperator):
         touched = np.flatnonzero(np.diff(starts))
         newest = order[starts[touched + 1] - 1]
         stored = prior.take(pa.array(touched))
-        stands = known[touched] & values_of(pc.is_null(stored.column(_DELETED.name)))
-        comes = signs[newest] == 1
+        has_row = known[touched] & values_of(pc.is_null(stored.column(_DELETED.name)))
+        is_insert = signs[newest] == 1
         values = self._newest_state_columns(
             rows,
             signs,
@@ -101,9 +101,9 @@ class LatestOperator(KeyedOperator):
             newest=newest,
             stored=stored,
             known=known[touched],
-            stands=stands,
+            has_row=has_row,
         )
-        same = stands & comes & same_rows(stored, values)
+        is_same = has_row & is_insert & same_rows(stored, values)
         table_keys = keys.take(pa.array(touched))
         parts = [
             with_sign(
@@ -112,22 +112,25 @@ class LatestOperator(KeyedOperator):
                 ),
                 sign,
             )
-            for part, mask, sign in ((stored, stands & ~same, -1), (values, comes & ~same, 1))
+            for part, mask, sign in (
+                (stored, has_row & ~is_same, -1),
+                (values, is_insert & ~is_same, 1),
+            )
         ]
-        keeps = comes
+        is_kept = is_insert
         if self.order_by is not None:
-            keeps = comes | values_of(values.column(self.order_by).is_valid())
-        written = np.flatnonzero(~same & (keeps | known[touched]))
-        where = pa.array(written)
+            is_kept = is_insert | values_of(values.column(self.order_by).is_valid())
+        written = np.flatnonzero(~is_same & (is_kept | known[touched]))
+        written_indices = pa.array(written)
         return OperatorOutput(
             output=pa.concat_batches(parts),
             groups=groups,
             changed=changed_by_key(
                 groups,
                 touched[written],
-                table_keys.take(where),
-                values.take(where),
-                ~keeps[written],
+                table_keys.take(written_indices),
+                values.take(written_indices),
+                ~is_kept[written],
             ),
         )
 
@@ -146,17 +149,19 @@ class LatestOperator(KeyedOperator):
         if self.order_by is None:
             return groups.order, groups.starts
         versions = rows.column(self.order_by)
-        before = prior.column(self.order_by)
-        ranks = descending_ranks(pa.concat_arrays([before, versions]))
+        stored_versions = prior.column(self.order_by)
+        ranks = descending_ranks(pa.concat_arrays([stored_versions, versions]))
         ranks = ranks.max(initial=0) - ranks + 1
         stored, new = ranks[: groups.count], ranks[groups.count :]
-        mask = mask_of(before)
+        mask = mask_of(stored_versions)
         stored = np.where(known if mask is None else known & mask, stored, 0)
         mask = mask_of(versions)
         if mask is None:
-            taken = np.flatnonzero(new >= stored[groups.of_row])
-            of_taken = groups.of_row[taken]
-            return taken[order_by(of_taken, new[taken])], starts_of(of_taken, groups.count)
+            applied = np.flatnonzero(new >= stored[groups.of_row])
+            group_of_applied = groups.of_row[applied]
+            return applied[order_by(group_of_applied, new[applied])], starts_of(
+                group_of_applied, groups.count
+            )
         return _by_age_with_nulls(groups, signs, stored, np.where(mask, new, 0))
 
     def _newest_state_columns(
@@ -169,37 +174,37 @@ class LatestOperator(KeyedOperator):
         newest: IntArray,
         stored: pa.RecordBatch,
         known: npt.NDArray[np.bool_],
-        stands: npt.NDArray[np.bool_],
+        has_row: npt.NDArray[np.bool_],
     ) -> pa.RecordBatch:
         """Return the state columns of the newest rows; null but for the version if deleted.
 
-        `touched`: the keys of these rows. `stored`, `known`, `stands`: their stored rows, and masks
-        of those, and of those that are not deleted, whose values are those of columns that no row
-        has.
+        `touched`: keys of these rows. `stored`: their stored rows, which have the values of columns
+        that no new row has. `known`: mask of the keys with a stored row; `has_row`: of those
+        whose stored row is not deleted.
         """
-        comes = signs[newest] == 1
-        lacking = _left_out_masks(rows)
+        is_insert = signs[newest] == 1
+        left_out = _left_out_masks(rows)
         columns = []
         for field in self.schema.values:
             if field.name == _DELETED.name:
-                deleted = np.ones(len(comes), np.bool_)
-                columns.append(column_of(deleted, ~comes, pa.bool_()))
+                deleted = np.ones(len(is_insert), np.bool_)
+                columns.append(column_of(deleted, ~is_insert, pa.bool_()))
                 continue
             column = rows.column(field.name)
-            lacks, has_stored = lacking.get(field.name), stands
-            if lacks is not None:
-                lacks = lacks & (signs == 1)
+            is_left_out, has_stored = left_out.get(field.name), has_row
+            if is_left_out is not None:
+                is_left_out = is_left_out & (signs == 1)
                 column = pc.if_else(pa.array(signs == 1), column, pa.scalar(None, column.type))
             elif field.name == self.order_by and column.null_count:
-                lacks, has_stored = values_of(column.is_null()) & (signs == -1), known
-            if lacks is None:
+                is_left_out, has_stored = values_of(column.is_null()) & (signs == -1), known
+            if is_left_out is None:
                 column = column.take(pa.array(newest))
             else:
-                where, mask = _inherited_rows(by_age, touched, lacks, len(column))
+                row_of_value, is_own = _inherited_rows(by_age, touched, is_left_out, len(column))
                 column = pa.concat_arrays([column, stored[field.name]])
-                column = column.take(pa.array(where, mask=~(mask | has_stored)))
-            if field.name != self.order_by and not comes.all():
-                column = pc.if_else(pa.array(comes), column, pa.scalar(None, column.type))
+                column = column.take(pa.array(row_of_value, mask=~(is_own | has_stored)))
+            if field.name != self.order_by and not is_insert.all():
+                column = pc.if_else(pa.array(is_insert), column, pa.scalar(None, column.type))
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
@@ -213,37 +218,37 @@ def _by_age_with_nulls(
     """
     order = groups.order
     key, rank = groups.of_row[order], new[order]
-    lacks = rank == 0
-    resets = np.cumsum(lacks & (signs[order] == 1))  # any row may follow these
-    part = resets - np.concatenate([[0], resets])[groups.starts[key]]
-    floor = np.where(part == 0, stored[key], 0)
+    has_no_version = rank == 0
+    resets = np.cumsum(has_no_version & (signs[order] == 1))  # any row may follow these
+    part_of_row = resets - np.concatenate([[0], resets])[groups.starts[key]]
+    stored_rank = np.where(part_of_row == 0, stored[key], 0)
     # The newest version so far, of the same key and since the last reset.
-    run = np.cumsum(np.concatenate([[0], (np.diff(key) != 0) | (np.diff(part) != 0)]))
+    run = np.cumsum(np.concatenate([[0], (np.diff(key) != 0) | (np.diff(part_of_row) != 0)]))
     span = int(max(rank.max(initial=0), stored.max(initial=0))) + 1
-    newest = np.maximum.accumulate(run * span + np.maximum(rank, floor)) - run * span
-    rank = np.where(lacks & (signs[order] == -1), newest, rank)
-    taken = np.flatnonzero(rank >= floor)
-    aged = order_by(key[taken], part[taken], rank[taken])
-    return order[taken[aged]], starts_of(key[taken], groups.count)
+    newest = np.maximum.accumulate(run * span + np.maximum(rank, stored_rank)) - run * span
+    rank = np.where(has_no_version & (signs[order] == -1), newest, rank)
+    applied = np.flatnonzero(rank >= stored_rank)
+    by_age = order_by(key[applied], part_of_row[applied], rank[applied])
+    return order[applied[by_age]], starts_of(key[applied], groups.count)
 
 
 def _inherited_rows(
     by_age: tuple[IntArray, IntArray],
     touched: IntArray,
-    lacks: npt.NDArray[np.bool_],
+    is_left_out: npt.NDArray[np.bool_],
     num_rows: int,
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     """Return the rows that have a column's newest values, if some leave it as it was.
 
-    `lacks`: mask of those among all rows. Returns for each key a position among the rows, followed
-    by the stored ones, and a mask: whether it is a row.
+    `is_left_out`: mask of these rows. Returns a position for each key, among the rows followed by
+    the stored rows, and a mask of the positions that are of a new row.
     """
     order, starts = by_age
-    has = np.where(lacks[order], -1, np.arange(len(order)))
-    last = np.maximum.accumulate(has)[starts[touched + 1] - 1]
-    own = last >= starts[touched]
-    where = np.where(own, order[np.maximum(last, 0)], num_rows + np.arange(len(touched)))
-    return where, own
+    rows_with_value = np.where(is_left_out[order], -1, np.arange(len(order)))
+    last = np.maximum.accumulate(rows_with_value)[starts[touched + 1] - 1]
+    is_own = last >= starts[touched]
+    row_of_value = np.where(is_own, order[np.maximum(last, 0)], num_rows + np.arange(len(touched)))
+    return row_of_value, is_own
 
 
 def _left_out_masks(rows: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:

@@ -45,8 +45,8 @@ class Applied:
 
     key: IntArray  # of each row, the number of its key
     rows: pa.RecordBatch
-    stood: BoolArray  # rows that were live before the epoch, of keys that are read
-    stands: BoolArray  # rows that are live after the epoch
+    was_live: BoolArray  # rows that were live before the epoch, of keys that are read
+    is_live: BoolArray  # rows that are live after the epoch
     waiting: IntArray  # of each key, the number of deletes that wait for their rows
     slots: IntArray  # of each key, the number of its slots after the epoch
     changed: Changed | None  # entries to write and to remove
@@ -78,9 +78,9 @@ class LiveRows:
         `key`, `rows`, `signs`: key number, columns and sign of each change. `slots`: number of
         slots of each key. `read`: mask of further keys to read; those with deletes are read anyway.
         """
-        nets = np.zeros(groups.count, np.bool_)
-        nets[key[signs < 0]] = True
-        read = read | nets
+        has_delete = np.zeros(groups.count, np.bool_)
+        has_delete[key[signs < 0]] = True
+        read = read | has_delete
         stored_key, stored_slot, stored = self._load_rows(
             view, groups, keys, np.where(read, slots, 0)
         )
@@ -90,24 +90,24 @@ class LiveRows:
             [part.select(self.columns.names) for part in (stored, rows)]
         ).cast(self.columns)
         sign = np.concatenate([values_of(stored.column(SIGN.name)), signs])
-        stays = rows_after_netting(key, batch, sign)
+        is_kept = rows_after_netting(key, batch, sign)
         # Slots: those of stored rows, then of new ones in order.
-        new = count + np.flatnonzero(stays[count:])
+        new = count + np.flatnonzero(is_kept[count:])
         slot = np.concatenate([stored_slot, np.zeros(len(key) - count, np.int64)])
         slot[new] = slots[key[new]] + ranks_within(key[new], groups.count)
-        num_stay = np.bincount(key[stays], minlength=groups.count)
-        after = slots + np.bincount(key[new], minlength=groups.count)
-        closed_up = read & (after > 2 * num_stay + _SPARE)
-        after = np.where(closed_up | (read & (num_stay == 0)), num_stay, after)
-        written, removed = new, np.flatnonzero(~stays[:count])
-        if closed_up.any():
-            moved = np.flatnonzero(stays & closed_up[key])
+        num_kept = np.bincount(key[is_kept], minlength=groups.count)
+        slots_after = slots + np.bincount(key[new], minlength=groups.count)
+        is_compacted = read & (slots_after > 2 * num_kept + _SPARE)
+        slots_after = np.where(is_compacted | (read & (num_kept == 0)), num_kept, slots_after)
+        written, removed = new, np.flatnonzero(~is_kept[:count])
+        if is_compacted.any():
+            moved = np.flatnonzero(is_kept & is_compacted[key])
             moved = moved[np.lexsort((slot[moved], key[moved]))]
             slot[moved] = ranks_within(key[moved], groups.count)
-            written = np.concatenate([new[~closed_up[key[new]]], moved])
-            is_closed = closed_up[stored_key]
-            free = np.flatnonzero(is_closed & (stored_slot >= num_stay[stored_key]))
-            removed = np.concatenate([removed[~is_closed[removed]], free])
+            written = np.concatenate([new[~is_compacted[key[new]]], moved])
+            key_is_compacted = is_compacted[stored_key]
+            freed = np.flatnonzero(key_is_compacted & (stored_slot >= num_kept[stored_key]))
+            removed = np.concatenate([removed[~key_is_compacted[removed]], freed])
         changed = None
         entries = np.concatenate([written, removed])
         if len(entries):
@@ -122,16 +122,16 @@ class LiveRows:
                 np.arange(len(entries)) >= len(written),
             )[STATE]
         inserts = sign > 0
-        stood = inserts.copy()
-        stood[count:] = False
-        waits = np.flatnonzero(stays & ~inserts)
+        was_live = inserts.copy()
+        was_live[count:] = False
+        unmatched_deletes = np.flatnonzero(is_kept & ~inserts)
         return Applied(
             key=key,
             rows=batch,
-            stood=stood,
-            stands=stays & inserts,
-            waiting=np.bincount(key[waits], minlength=groups.count),
-            slots=after,
+            was_live=was_live,
+            is_live=is_kept & inserts,
+            waiting=np.bincount(key[unmatched_deletes], minlength=groups.count),
+            slots=slots_after,
             changed=changed,
         )
 
@@ -170,37 +170,38 @@ def rows_after_netting(
 
     Of equal rows the oldest, which come first, go. Deletes that meet none stay.
     """
-    stays, deletes = np.ones(len(sign), np.bool_), sign < 0
+    is_kept, deletes = np.ones(len(sign), np.bool_), sign < 0
     num_deletes = int(np.count_nonzero(deletes))
     if not num_deletes or num_deletes == len(sign):
-        return stays
+        return is_kept
     columns = canonical_keys(
         pa.RecordBatch.from_arrays(
             [column_of(key, None, pa.int64()), *rows.columns], names=["", *rows.schema.names]
         )
     )
-    mixed, of_all = mix_rows(columns.columns)
-    may_meet = _may_meet(mixed, deletes, num_deletes)
+    mixed_hashes, covers_all = mix_rows(columns.columns)
+    may_meet = _may_meet(mixed_hashes, deletes, num_deletes)
     if not len(may_meet):
-        return stays
+        return is_kept
     columns = columns.take(pa.array(may_meet))
-    hashes = mixed[may_meet].view(np.int64) if of_all else hash_keys(columns)
-    equal, deletes = group_rows(hashes, columns, 1), deletes[may_meet]
-    in_groups = [
-        np.bincount(equal.of_row[which], minlength=equal.count) for which in (~deletes, deletes)
+    hashes = mixed_hashes[may_meet].view(np.int64) if covers_all else hash_keys(columns)
+    equal_rows, deletes = group_rows(hashes, columns, 1), deletes[may_meet]
+    counts = [
+        np.bincount(equal_rows.of_row[mask], minlength=equal_rows.count)
+        for mask in (~deletes, deletes)
     ]
-    stay = np.zeros(len(may_meet), np.bool_)
-    for which, left in (
-        (~deletes, in_groups[0] - in_groups[1]),
-        (deletes, in_groups[1] - in_groups[0]),
+    is_kept_here = np.zeros(len(may_meet), np.bool_)
+    for mask, num_left in (
+        (~deletes, counts[0] - counts[1]),
+        (deletes, counts[1] - counts[0]),
     ):
         # The newest ones stay, as many as the others have not met.
-        positions = np.flatnonzero(which & (left > 0)[equal.of_row])[::-1]
+        positions = np.flatnonzero(mask & (num_left > 0)[equal_rows.of_row])[::-1]
         if len(positions):
-            group = equal.of_row[positions]
-            stay[positions[ranks_within(group, equal.count) < left[group]]] = True
-    stays[may_meet] = stay
-    return stays
+            group = equal_rows.of_row[positions]
+            is_kept_here[positions[ranks_within(group, equal_rows.count) < num_left[group]]] = True
+    is_kept[may_meet] = is_kept_here
+    return is_kept
 
 
 def _may_meet(mixed: npt.NDArray[np.uint64], deletes: BoolArray, num_deletes: int) -> IntArray:

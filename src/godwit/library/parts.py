@@ -90,7 +90,7 @@ class DividesHotKeys(KeyedOperator):
         self.part_states = tuple(self._whole_of)
 
     @abstractmethod
-    def merge_left(
+    def merge_left_parts(
         self,
         merging: Mapping[str, StateRows],  # state → entries of parts, by the parts' numbers
         of_entries: Mapping[str, list[int]],  # state → number of the key of each entry
@@ -156,16 +156,19 @@ class DividesHotKeys(KeyedOperator):
         merging: dict[str, StateRows] = {}
         removed: dict[str, StateRows] = {}
         for state, rows in data.left_parts.items():
-            home, here = entries_left(data, rows, self.keys.names)
-            merging[self._whole_of[state]], removed[state] = rows.take(home), rows.take(here)
+            at_home, to_remove = entries_left(data, rows, self.keys.names)
+            merging[self._whole_of[state]], removed[state] = (
+                rows.take(at_home),
+                rows.take(to_remove),
+            )
         whole = [whole_of(rows, self.schema.keys) for rows in merging.values()]
-        groups, identities, of_entries = data.grouped_with(len(self.hash_columns), whole)
+        groups, identities, groups_of_entries = data.grouped_with(len(self.hash_columns), whole)
         output = OperatorOutput()
         if groups.count:
             prepare = None
-            if any(of_entries):
-                of_state = dict(zip(merging, of_entries, strict=True))
-                prepare = partial(self.merge_left, merging, of_state)
+            if any(groups_of_entries):
+                groups_of_state = dict(zip(merging, groups_of_entries, strict=True))
+                prepare = partial(self.merge_left_parts, merging, groups_of_state)
             states = {
                 name: _WholeAndParts(data.states[name], data.states[parts])
                 for parts, name in self._whole_of.items()
@@ -233,11 +236,11 @@ def entries_left(
     assert data.time.spreads is not None, "some key leaves its parts"
     hashes, parts = hash_undivided(rows.keys.select(keys)), values_of(rows.keys.column(PART))
     is_left = np.zeros(len(hashes), np.bool_)
-    for key_hash, left in data.time.spreads.former_parts.items():
-        is_left |= (hashes == key_hash) & np.isin(parts, left)
-    home = np.flatnonzero(is_left & data.here[key_groups_of(hashes, data.num_key_groups)])
-    here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
-    return home[order_by(parts[home].astype(np.int64))], np.flatnonzero(here)
+    for key_hash, left_parts in data.time.spreads.former_parts.items():
+        is_left |= (hashes == key_hash) & np.isin(parts, left_parts)
+    at_home = np.flatnonzero(is_left & data.here[key_groups_of(hashes, data.num_key_groups)])
+    is_here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
+    return at_home[order_by(parts[at_home].astype(np.int64))], np.flatnonzero(is_here)
 
 
 def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
@@ -245,10 +248,10 @@ def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
 
     `identity`: the key columns.
     """
-    own = rows.keys.select(identity.names[:-1])
-    none = pa.nulls(len(rows.hashes), PART_FIELD.type)
-    keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)
-    return replace(rows, hashes=hash_undivided(own), keys=keys)
+    key_columns = rows.keys.select(identity.names[:-1])
+    null_part = pa.nulls(len(rows.hashes), PART_FIELD.type)
+    keys = pa.RecordBatch.from_arrays([*key_columns.columns, null_part], schema=identity)
+    return replace(rows, hashes=hash_undivided(key_columns), keys=keys)
 
 
 def merged_parts(
@@ -261,9 +264,11 @@ def merged_parts(
     if not len(parts.hashes):
         return whole
     hashes = hash_undivided(parts.keys.select(operator.keys.names))
-    of_part = values_of(parts.keys.column(PART))
-    left = [
-        HotKey(hash=key_hash, key="", grids=(_grid_of_parts(of_part[hashes == key_hash]), WHOLE))
+    part_numbers = values_of(parts.keys.column(PART))
+    divided_keys = [
+        HotKey(
+            hash=key_hash, key="", grids=(_grid_of_parts(part_numbers[hashes == key_hash]), WHOLE)
+        )
         for key_hash in np.unique(hashes).tolist()
     ]
     identity, inputs = operator.schema.keys, operator.inputs
@@ -275,7 +280,7 @@ def merged_parts(
         OperatorInput(
             rows=rows,
             states=states,
-            time=EpochTime(spreads=Spreads.of(*left)),
+            time=EpochTime(spreads=Spreads.of(*divided_keys)),
             num_key_groups=num_key_groups,
             left_parts={part_state_of(state): parts},
             here=np.ones(num_key_groups, np.bool_),
@@ -283,9 +288,9 @@ def merged_parts(
     )
     if state not in output.changed:
         return whole
-    both = replace(whole, removed=None).followed_by(output.changed[state][0])
-    groups = group_rows(hash_keys(both.keys), both.keys, 1)
-    newest = both.take(groups.order[groups.starts[1:] - 1])
+    all_entries = replace(whole, removed=None).followed_by(output.changed[state][0])
+    groups = group_rows(hash_keys(all_entries.keys), all_entries.keys, 1)
+    newest = all_entries.take(groups.order[groups.starts[1:] - 1])
     if newest.removed is not None:
         newest = newest.take(np.flatnonzero(~newest.removed))
     return replace(newest, removed=None)
@@ -317,10 +322,12 @@ def with_removed(
     removed = np.ones(len(parts.hashes), np.bool_)
     rows, key_groups = replace(parts, removed=removed), key_groups_of(parts.hashes, num_key_groups)
     if state in changed:
-        others, of_others = changed[state]
-        stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
-        rows = replace(others.followed_by(rows), removed=np.concatenate([stay, removed]))
-        key_groups = np.concatenate([of_others, key_groups])
+        changes, groups_of_changes = changed[state]
+        was_removed = (
+            np.zeros(len(changes.hashes), np.bool_) if changes.removed is None else changes.removed
+        )
+        rows = replace(changes.followed_by(rows), removed=np.concatenate([was_removed, removed]))
+        key_groups = np.concatenate([groups_of_changes, key_groups])
     order = order_by(key_groups.astype(np.int64))
     return {**changed, state: (rows.take(order), key_groups[order])}
 
@@ -338,9 +345,9 @@ def call_merge(
     except BaseException as error:
         raise function_failed(operator, merge, key, error, called="merge(state, other)") from error
     if merged is None:
-        of_states = "".join(f"state {name!r} of " for name in named.values())
+        described_states = "".join(f"state {name!r} of " for name in named.values())
         raise UserFunctionError(
-            f"{function_name(merge)}, given as merge= of {of_states}operator {operator!r}, "
+            f"{function_name(merge)}, given as merge= of {described_states}operator {operator!r}, "
             f"returned nothing for key {key!r}.",
             remedy="Return the merged state, also if it is the first argument, changed.",
             operator=operator,
@@ -368,13 +375,13 @@ class _WholeAndParts:
             return self._whole.find(_without_part(keys), key_groups)
         if not len(whole):
             return self._parts.find(keys, key_groups)
-        known_whole, of_whole = self._whole.find(
+        known_whole, whole_values = self._whole.find(
             _without_part(keys.take(pa.array(whole))), key_groups[whole]
         )
-        known_parts, of_parts = self._parts.find(keys.take(pa.array(parts)), key_groups[parts])
-        back = np.argsort(np.concatenate([whole, parts]), kind="stable")
-        values = pa.concat_batches([of_whole, of_parts]).take(pa.array(back))
-        return np.concatenate([known_whole, known_parts])[back], values
+        known_parts, part_values = self._parts.find(keys.take(pa.array(parts)), key_groups[parts])
+        original_order = np.argsort(np.concatenate([whole, parts]), kind="stable")
+        values = pa.concat_batches([whole_values, part_values]).take(pa.array(original_order))
+        return np.concatenate([known_whole, known_parts])[original_order], values
 
 
 def _split_by_part(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -396,9 +403,9 @@ def _split_changes(
     changed: dict[str, Changed] = {}
     whole, parts = _split_by_part(rows.keys)
     if len(whole):
-        of_whole = rows.take(whole)
+        whole_rows = rows.take(whole)
         changed[state] = (
-            replace(of_whole, keys=_without_part(of_whole.keys)),
+            replace(whole_rows, keys=_without_part(whole_rows.keys)),
             key_groups[whole],
         )
     if len(parts):
@@ -413,7 +420,7 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         super().__init__(**options)
         self.merge = merge
 
-    def merge_left(
+    def merge_left_parts(
         self,
         merging: Mapping[str, StateRows],
         of_entries: Mapping[str, list[int]],
@@ -425,26 +432,28 @@ class MergedProcess(DividesHotKeys, ProcessOperator):
         `merging`: state's name → its entries of parts. `of_entries`: likewise, the key number of
         each entry. `states`: of each key its state, whether that was stored, and the key.
         """
-        of_keys: list[Any] = states[0]
+        key_states: list[Any] = states[0]
         known: npt.NDArray[np.bool_] = states[1]
         keys: list[tuple[Any, ...]] = states[2]
-        of_merging, blobs = of_entries[STATE], merging[STATE].values.column(0)
+        groups_of_parts, blobs = of_entries[STATE], merging[STATE].values.column(0)
         if only is not None:
-            chosen = np.flatnonzero(np.array(of_merging) == only)
-            of_merging, blobs = [only] * len(chosen), blobs.take(pa.array(chosen))
+            selected = np.flatnonzero(np.array(groups_of_parts) == only)
+            groups_of_parts, blobs = [only] * len(selected), blobs.take(pa.array(selected))
         parts = self._decode_states(
-            np.ones(len(of_merging), np.bool_), blobs, [keys[group] for group in of_merging]
+            np.ones(len(groups_of_parts), np.bool_),
+            blobs,
+            [keys[group] for group in groups_of_parts],
         )
         has_state = known.copy()
-        for group, part in zip(of_merging, parts, strict=True):
+        for group, part_state in zip(groups_of_parts, parts, strict=True):
             if not has_state[group]:  # nothing says that a new state changes nothing
-                of_keys[group], has_state[group] = part, True
+                key_states[group], has_state[group] = part_state, True
             elif self._is_immutable:
-                of_keys[group].value = self._merged_by_user(
-                    of_keys[group].value, part.value, keys[group]
+                key_states[group].value = self._merged_by_user(
+                    key_states[group].value, part_state.value, keys[group]
                 )
             else:
-                of_keys[group] = self._merged_by_user(of_keys[group], part, keys[group])
+                key_states[group] = self._merged_by_user(key_states[group], part_state, keys[group])
 
     def _merged_by_user(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
         """Merge two states of a key by the user's function, and check the result."""
@@ -472,7 +481,7 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
             name: state.merge for name, state in states.items() if state.merge is not None
         }
 
-    def merge_left(
+    def merge_left_parts(
         self,
         merging: Mapping[str, StateRows],
         of_entries: Mapping[str, list[int]],
@@ -489,29 +498,31 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         parts = pa.concat_batches(
             [rows.keys.select(self.hash_columns.names) for rows in merging.values()]
         )
-        distinct = group_rows(hash_keys(parts), parts, 1)
-        identities = parts.take(pa.array(distinct.first_row))
-        group_of = np.empty(distinct.count, np.int64)
-        group_of[distinct.of_row] = np.concatenate([of_entries[name] for name in merging])
+        distinct_parts = group_rows(hash_keys(parts), parts, 1)
+        identities = parts.take(pa.array(distinct_parts.first_row))
+        group_of = np.empty(distinct_parts.count, np.int64)
+        group_of[distinct_parts.of_row] = np.concatenate([of_entries[name] for name in merging])
         in_order = np.argsort(values_of(identities.column(PART)), kind="stable").tolist()
         lane_of_parts = replace(
             lane,
             keys=identities,
             tuples=rows_as_tuples(identities.select(self.keys.names)),
-            hashes=distinct.hashes,
-            key_groups=distinct.key_groups,
-            starts=[0] * (distinct.count + 1),
+            hashes=distinct_parts.hashes,
+            key_groups=distinct_parts.key_groups,
+            starts=[0] * (distinct_parts.count + 1),
         )
         for name, rows in merging.items():
             stored = self.stored[name]
-            of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
+            part_cells = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
             for part in in_order:
                 group = int(group_of[part])
                 if only not in {None, group}:
                     continue
-                whole = cells[name].handle(cells[name], group, _always_open)
-                other = of_parts.handle(of_parts, part, _always_open)
-                _merge_state(whole, other, partial(self._merged_by_user, name, lane.tuples[group]))
+                whole_state = cells[name].handle(cells[name], group, _always_open)
+                part_state = part_cells.handle(part_cells, part, _always_open)
+                _merge_state(
+                    whole_state, part_state, partial(self._merged_by_user, name, lane.tuples[group])
+                )
 
     def _merged_by_user(
         self, name: str, key: tuple[Any, ...], state: Any, other: Any, *item: Any
@@ -522,10 +533,12 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
         """
         stored, merge = self.stored[name], self._merges[name]
         merged = call_merge(merge, (state, other), stored.operator, key, state=name)
-        of_item = "".join(f", item {part!r}" for part in item)
+        described_item = "".join(f", item {part!r}" for part in item)
         stored.encoded(
             [[merged] if item else merged],
-            lambda _: f"key {key!r}{of_item}, which {function_name(merge)} (merge=) returned,",
+            lambda _: (
+                f"key {key!r}{described_item}, which {function_name(merge)} (merge=) returned,"
+            ),
         )
         return merged
 
@@ -563,10 +576,10 @@ class _InMemory:
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Look up entries by all their key columns; see `Entries.find`."""
         num_rows = self._rows.keys.num_rows
-        every = pa.concat_batches([self._rows.keys, keys])
-        groups = group_rows(hash_keys(every), every, 1)
-        row_of = np.full(groups.count, -1)
-        row_of[groups.of_row[:num_rows]] = np.arange(num_rows)
-        rows = row_of[groups.of_row[num_rows:]]
+        all_keys = pa.concat_batches([self._rows.keys, keys])
+        groups = group_rows(hash_keys(all_keys), all_keys, 1)
+        row_of_group = np.full(groups.count, -1)
+        row_of_group[groups.of_row[:num_rows]] = np.arange(num_rows)
+        rows = row_of_group[groups.of_row[num_rows:]]
         known = rows >= 0
         return known, self._rows.values.take(pa.array(rows, mask=~known))

@@ -37,8 +37,10 @@ class PassRows(KeyedOperator):
         self.name = name
         self.inputs = self.output = columns
         self.schema = StateSchema(keys=pa.schema([_PLACE]), values=pa.schema([_NOTHING]))
-        named = by or columns.names
-        self._hashed = [n for n in named if is_hashable(columns.field(n).type)]
+        key_names = by or columns.names
+        self._hashed = [
+            key_name for key_name in key_names if is_hashable(columns.field(key_name).type)
+        ]
 
     @property
     def user_keys(self) -> pa.Schema:

@@ -114,14 +114,16 @@ def next_due(
     If the epoch scanned all entries it is exact; else only `changed` entries count.
     """
     earliest = Due()
-    for due in columns:
+    for due_column in columns:
         if data.time.due:
-            earliest |= due.due_at(data.states[due.state].min_after(due.column, due.until))
-        if due.state in changed:
-            rows, _ = changed[due.state]
-            times = values_of(rows.values.column(due.column - len(rows.keys.schema)))
+            earliest |= due_column.due_at(
+                data.states[due_column.state].min_after(due_column.column, due_column.until)
+            )
+        if due_column.state in changed:
+            rows, _ = changed[due_column.state]
+            times = values_of(rows.values.column(due_column.column - len(rows.keys.schema)))
             times = times if rows.removed is None else times[~rows.removed]
-            earliest |= due.due_at(int(times.min(initial=END)))
+            earliest |= due_column.due_at(int(times.min(initial=END)))
     return earliest
 
 
@@ -404,11 +406,11 @@ class ProcessOperator(KeyedOperator):
         stored = np.flatnonzero(known)
         if len(stored) < len(blobs):
             blobs = blobs.take(pa.array(stored))
-        edges = boundaries_of(blobs).tolist()
+        boundaries = boundaries_of(blobs).tolist()
         data = blob_bytes(blobs).data
         try:
             states = self._codec.decode(
-                [data[start:end] for start, end in itertools.pairwise(edges)]
+                [data[start:end] for start, end in itertools.pairwise(boundaries)]
             )
         except UnencodableError as error:
             key = keys[int(stored[error.index])]
@@ -420,9 +422,9 @@ class ProcessOperator(KeyedOperator):
                 key=key,
             ) from error
         if len(stored) < len(keys):
-            read = iter(states)
-            new = self._state_type
-            states = [next(read) if old else new() for old in known.tolist()]
+            decoded = iter(states)
+            new_state = self._state_type
+            states = [next(decoded) if is_stored else new_state() for is_stored in known.tolist()]
         return [State(state) for state in states] if self._is_immutable else states
 
     def _encode_states(
@@ -477,28 +479,28 @@ def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list
 def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
     """Return timers and expiry of entries as readable columns: timestamps, null for none."""
     columns = []
-    moment = pa.timestamp("us", tz="UTC")
+    time_type = pa.timestamp("us", tz="UTC")
     names = values.schema.names
     if _TIMERS in names:
         blobs = values.column(names.index(_TIMERS)).to_pylist()
         lists = [np.frombuffer(blob or b"", "<i8").tolist() for blob in blobs]
-        of_key = pa.list_(moment)
+        list_type = pa.list_(time_type)
         columns.append(
-            (pa.field(_TIMERS, of_key), pa.array(lists, pa.list_(pa.int64())).cast(of_key))
+            (pa.field(_TIMERS, list_type), pa.array(lists, pa.list_(pa.int64())).cast(list_type))
         )
     if _EXPIRES in names:
         expires = values_of(values.column(names.index(_EXPIRES)))
-        array = pa.array(expires, pa.int64(), mask=expires >= END).cast(moment)
-        columns.append((pa.field(_EXPIRES, moment), array))
+        array = pa.array(expires, pa.int64(), mask=expires >= END).cast(time_type)
+        columns.append((pa.field(_EXPIRES, time_type), array))
     return columns
 
 
 def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
     """Encode the timers of every key; return two columns: all timers, and the earliest."""
-    times = np.fromiter((moment for of_key in timers for moment in of_key), "<i8")
-    edges = np.zeros(len(timers) + 1, np.int64)
-    np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])
-    buffers = [None, pa.py_buffer(edges), pa.py_buffer(times)]
+    times = np.fromiter((time for key_timers in timers for time in key_timers), "<i8")
+    boundaries = np.zeros(len(timers) + 1, np.int64)
+    np.cumsum([8 * len(key_timers) for key_timers in timers], out=boundaries[1:])
+    buffers = [None, pa.py_buffer(boundaries), pa.py_buffer(times)]
     blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(timers), buffers)
-    earliest = [of_key[0] if of_key else END for of_key in timers]
+    earliest = [key_timers[0] if key_timers else END for key_timers in timers]
     return [blobs, pa.array(earliest, pa.int64())]

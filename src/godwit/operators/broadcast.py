@@ -122,10 +122,10 @@ class Broadcast:
 
     def sorted(self, entries: StateRows) -> StateRows:
         """Return entries in the order of the table's keys, nulls last."""
-        own = self._table_keys(entries)
-        names = [f"k{i}" for i in range(own.num_columns)]
-        named = pa.RecordBatch.from_arrays(own.columns, names)
-        order = pc.sort_indices(named, sort_keys=[(name, "ascending") for name in names])
+        key_columns = self._table_keys(entries)
+        names = [f"k{i}" for i in range(key_columns.num_columns)]
+        numbered = pa.RecordBatch.from_arrays(key_columns.columns, names)
+        order = pc.sort_indices(numbered, sort_keys=[(name, "ascending") for name in names])
         return entries.take(order.to_numpy())
 
     def _table_keys(self, entries: StateRows) -> pa.RecordBatch:
@@ -217,23 +217,27 @@ class BroadcastOperator(KeyedOperator):
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Apply the epoch's rows of broadcast tables, then process the rows of the main input."""
-        named, changed = {}, {}
+        mappings, changed = {}, {}
         for broadcast in self.broadcasts:
             table = data.tables.get(broadcast.name)
             if table is None:
                 table = BroadcastTable.empty(broadcast)
-            rows = [data.broadcast[n] for n in sorted(broadcast.inputs) if n in data.broadcast]
+            rows = [
+                data.broadcast[number]
+                for number in sorted(broadcast.inputs)
+                if number in data.broadcast
+            ]
             if rows:
                 entries = broadcast.entries(rows)
                 table = table.updated_with(entries)
                 if data.writes_tables:
-                    home = np.full(
+                    key_groups = np.full(
                         len(entries.hashes), self.table_key_group(data.num_key_groups), np.int32
                     )
-                    changed[broadcast.state] = (entries, home)
-            named[broadcast.name] = table.mapping
+                    changed[broadcast.state] = (entries, key_groups)
+            mappings[broadcast.name] = table.mapping
         states = {name: view for name, view in data.states.items() if name not in self._by_state}
-        output = self.inner.process(replace(data, states=states, named=named))
+        output = self.inner.process(replace(data, states=states, named=mappings))
         return replace(output, changed={**output.changed, **changed})
 
     @property

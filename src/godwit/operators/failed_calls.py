@@ -101,20 +101,20 @@ class FailedCalls:
         if key is None:
             keys = json_objects({name: columns[name] for name in self._keys}, end - first)
         else:
-            of_key = dict(zip(self._keys, key, strict=False))  # a hidden key has no name
-            keys = json_objects({name: [value] for name, value in of_key.items()}, 1)
+            key_values = dict(zip(self._keys, key, strict=False))  # a hidden key has no name
+            keys = json_objects({name: [value] for name, value in key_values.items()}, 1)
             keys *= max(end - first, 1)
-            columns = {name: [of_key[name]] * (end - first) for name in self._keys} | columns
+            columns = {name: [key_values[name]] * (end - first) for name in self._keys} | columns
         texts = json_objects(columns, end - first) or [""]
         text = user_traceback(error) or error_line(error)
         message = error.message if isinstance(error, GodwitError) else str(error)
-        same = (self._operator, function_name(function))
-        failed = (type(error).__qualname__, message[:_MAX_MESSAGE])
+        call_columns = (self._operator, function_name(function))
+        error_columns = (type(error).__qualname__, message[:_MAX_MESSAGE])
         arrays = [
-            *([ascii_text(value)] * len(texts) for value in same),
+            *([ascii_text(value)] * len(texts) for value in call_columns),
             keys,
             texts,
-            *([ascii_text(value)] * len(texts) for value in failed),
+            *([ascii_text(value)] * len(texts) for value in error_columns),
             [ascii_text(text[-_MAX_TRACEBACK:]), *[""] * (len(texts) - 1)],
         ]
         batch = pa.RecordBatch.from_arrays(

@@ -159,10 +159,10 @@ def function_states(
     ):
         return codec.decode([memoryview(blob) for blob in rows.column("state").to_pylist()])
     if VALUE in names:
-        plain = python_values(rows.column(VALUE))
+        values = python_values(rows.column(VALUE))
     elif "state" in names:
         texts = rows.column("state").to_pylist()
-        plain = [None if text is None else msgspec.json.decode(text) for text in texts]
+        values = [None if text is None else msgspec.json.decode(text) for text in texts]
     else:
         raise InvalidInputError(
             f"The initial state of operator {operator!r} has neither a column 'value' nor 'state'.",
@@ -172,15 +172,15 @@ def function_states(
             operator=operator,
         )
     if not whole:
-        return [typed_state(operator, value, codec) for value in plain]
+        return [typed_state(operator, value, codec) for value in values]
     # The codec's type is a list of elements; items of a map come as pairs.
-    maps = VALUE in names and pa.types.is_map(rows.schema.field(VALUE).type)
-    if not maps:
-        return [typed_state(operator, value or [], codec) for value in plain]
-    pairs = [dict(value or ()) for value in plain]
+    is_map = VALUE in names and pa.types.is_map(rows.schema.field(VALUE).type)
+    if not is_map:
+        return [typed_state(operator, value or [], codec) for value in values]
+    mappings = [dict(value or ()) for value in values]
     return [
-        dict(zip(of_key, typed_state(operator, list(of_key.values()), codec), strict=True))
-        for of_key in pairs
+        dict(zip(mapping, typed_state(operator, list(mapping.values()), codec), strict=True))
+        for mapping in mappings
     ]
 
 
@@ -231,13 +231,13 @@ def _lists_of_times(operator: str, rows: pa.RecordBatch, name: str) -> list[list
     column = column_or_none(rows, name)
     if column is None:
         return [[] for _ in range(rows.num_rows)]
-    moments = pa.list_(pa.timestamp("us", tz="UTC"))
-    lists = converted(operator, name, column, moments)
-    flat = values_of(lists.values)
+    list_type = pa.list_(pa.timestamp("us", tz="UTC"))
+    lists = converted(operator, name, column, list_type)
+    times = values_of(lists.values)
     edges = lists.offsets.to_pylist()
-    known = mask_of(lists)
+    is_valid = mask_of(lists)
     return [
-        flat[first:end].tolist() if known is None or known[row] else []
+        times[first:end].tolist() if is_valid is None or is_valid[row] else []
         for row, (first, end) in enumerate(itertools.pairwise(edges))
     ]
 

@@ -159,16 +159,18 @@ class OperatorInput:
         """
         if not entries:
             return *self.grouped(self.rows.keys.num_columns), []
-        own = list(range(num_keys))
-        hashes = [self.rows.hashes, *(hashes_of_input.hashes for hashes_of_input in entries)]
-        every = pa.concat_batches(
-            [self.rows.keys, *(hashes_of_input.keys.select(own) for hashes_of_input in entries)]
+        key_positions = list(range(num_keys))
+        hashes = [self.rows.hashes, *(input_rows.hashes for input_rows in entries)]
+        all_keys = pa.concat_batches(
+            [self.rows.keys, *(input_rows.keys.select(key_positions) for input_rows in entries)]
         )
-        groups = group_rows(np.concatenate(hashes), every, self.num_key_groups)
-        ends = np.cumsum([len(hashes_of_input) for hashes_of_input in hashes])
-        of_rows = replace(groups, of_row=groups.of_row[: ends[0]])
-        of_entries = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
-        return of_rows, every.take(pa.array(groups.first_row)), of_entries
+        groups = group_rows(np.concatenate(hashes), all_keys, self.num_key_groups)
+        ends = np.cumsum([len(input_rows) for input_rows in hashes])
+        row_groups = replace(groups, of_row=groups.of_row[: ends[0]])
+        groups_of_entries = [
+            groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)
+        ]
+        return row_groups, all_keys.take(pa.array(groups.first_row)), groups_of_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

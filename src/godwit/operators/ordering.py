@@ -84,10 +84,10 @@ def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArr
     ([4, 2, 0], [0, 2, 2, 3])
     """
     sizes = np.diff(starts)
-    within = np.arange(len(order)) - np.repeat(starts[:-1], sizes)
-    left = np.zeros_like(starts)
-    np.cumsum(np.minimum(sizes, limit), out=left[1:])
-    return order[within < limit], left
+    position_in_group = np.arange(len(order)) - np.repeat(starts[:-1], sizes)
+    starts_after = np.zeros_like(starts)
+    np.cumsum(np.minimum(sizes, limit), out=starts_after[1:])
+    return order[position_in_group < limit], starts_after
 
 
 def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:
@@ -98,10 +98,10 @@ def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[
     """
     sizes = np.diff(starts)
     while sizes.max(initial=0) > 1:
-        within = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
-        left = np.flatnonzero(within & 1 == 0)
-        paired = within[left] + 1 < np.repeat(sizes, (sizes + 1) // 2)
-        yield left, left[paired] + 1, paired
+        position_in_group = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+        first_of_pair = np.flatnonzero(position_in_group & 1 == 0)
+        has_second = position_in_group[first_of_pair] + 1 < np.repeat(sizes, (sizes + 1) // 2)
+        yield first_of_pair, first_of_pair[has_second] + 1, has_second
         sizes = (sizes + 1) // 2
         starts = np.concatenate(([0], np.cumsum(sizes)))
 

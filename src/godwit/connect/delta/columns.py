@@ -123,7 +123,7 @@ def chosen_columns(
             remedy="Name columns of the table in columns= and filters=.",
             path=shown,
         )
-    chosen: dict[str, DeltaColumn] = {}
+    selected: dict[str, DeltaColumn] = {}
     for name in columns if names is None else names:
         column = columns[name]
         if isinstance(column, str):
@@ -134,8 +134,8 @@ def chosen_columns(
                 path=shown,
                 column=name,
             )
-        chosen[name] = column
-    return chosen
+        selected[name] = column
+    return selected
 
 
 def check_later_columns(

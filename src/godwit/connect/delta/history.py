@@ -63,48 +63,50 @@ def changed_history(
     stored = [field for field in schema if field.name not in layout.added]
     columns = pa.schema([field.with_nullable(True) for field in stored])
     # Events: the former rows, their ends, and the new versions.
-    position, num = schema.get_field_index(version), former.num_rows
+    position, num_former = schema.get_field_index(version), former.num_rows
     ends = former.set_column(position, schema.field(version), former.column(valid_to))
     parts = [part.select(columns.names).cast(columns) for part in (former, ends, versions)]
     rows = batch_of(pa.concat_tables(parts))
-    origin = np.repeat([_FORMER, _END, _NEW], [num, num, versions.num_rows])
+    origin = np.repeat([_FORMER, _END, _NEW], [num_former, num_former, versions.num_rows])
     key, _ = numbers_of_rows(rows.select(list(layout.row_keys)))
-    rank = ranks_of(rows.column(version))
-    end_rank = np.full(rows.num_rows, _NONE)
-    end_rank[:num] = rank[num : 2 * num]
-    is_empty = end_rank[:num] == rank[:num]
+    version_rank = ranks_of(rows.column(version))
+    end_ranks = np.full(rows.num_rows, _NONE)
+    end_ranks[:num_former] = version_rank[num_former : 2 * num_former]
+    is_empty = end_ranks[:num_former] == version_rank[:num_former]
     signs = np.ones(versions.num_rows, np.int8)
     if CHANGE.name in versions.schema.names:
         signs = values_of(batch_of(versions).column(CHANGE.name))
-    is_row = np.concatenate([~is_empty, np.zeros(num, np.bool_), signs > 0])
+    is_row = np.concatenate([~is_empty, np.zeros(num_former, np.bool_), signs > 0])
     is_event = np.ones(rows.num_rows, np.bool_)
-    is_event[num : 2 * num] = (end_rank[:num] != _NONE) & ~is_empty
+    is_event[num_former : 2 * num_former] = (end_ranks[:num_former] != _NONE) & ~is_empty
 
     # In order, one for each key and version: new ones replace former ones, and those ends.
     events = np.flatnonzero(is_event)
-    events = events[np.lexsort((origin[events], rank[events], key[events]))]
-    pair = key * (rank.max(initial=0) + 2) + rank
-    events = events[np.flatnonzero(np.diff(pair[events], append=_NONE))]
+    events = events[np.lexsort((origin[events], version_rank[events], key[events]))]
+    key_and_version = key * (version_rank.max(initial=0) + 2) + version_rank
+    events = events[np.flatnonzero(np.diff(key_and_version[events], append=_NONE))]
     has_next = np.diff(key[events], append=_NONE) == 0
-    end = np.where(is_row[events], np.where(has_next, np.roll(events, -1), _NONE), events)
+    end_position = np.where(is_row[events], np.where(has_next, np.roll(events, -1), _NONE), events)
     ends_row = np.roll(has_next & is_row[events], 1)
-    stays = is_row[events] | ~ends_row
+    is_kept = is_row[events] | ~ends_row
     is_same = (origin[events] == _FORMER) & (
-        end_rank[events] == np.where(end == _NONE, _NONE, rank[end])
+        end_ranks[events] == np.where(end_position == _NONE, _NONE, version_rank[end_position])
     )
-    gone = np.flatnonzero(~np.isin(pair[:num], pair[events[stays]]))
-    written = np.concatenate([gone, events[stays & ~is_same]])
-    end = np.concatenate([gone, end[stays & ~is_same]])
+    removed = np.flatnonzero(
+        ~np.isin(key_and_version[:num_former], key_and_version[events[is_kept]])
+    )
+    written = np.concatenate([removed, events[is_kept & ~is_same]])
+    end_position = np.concatenate([removed, end_position[is_kept & ~is_same]])
 
-    where, values = pa.array(written), {}
-    valid = pa.array(is_row[written])
+    written_indices, values = pa.array(written), {}
+    is_valid = pa.array(is_row[written])
     for field in columns:
-        column = rows.column(field.name).take(where)
+        column = rows.column(field.name).take(written_indices)
         is_value = field.name not in layout.keys
-        values[field.name] = pc.if_else(valid, column, None) if is_value else column
-    has_no_end = end == _NONE
-    values[valid_to] = rows.column(version).take(pa.array(end, mask=has_no_end))
+        values[field.name] = pc.if_else(is_valid, column, None) if is_value else column
+    has_no_end = end_position == _NONE
+    values[valid_to] = rows.column(version).take(pa.array(end_position, mask=has_no_end))
     values[layout.current] = pa.array(has_no_end)
-    sign = np.repeat(np.array([-1, 1], np.int8), [len(gone), len(written) - len(gone)])
+    sign = np.repeat(np.array([-1, 1], np.int8), [len(removed), len(written) - len(removed)])
     changed = pa.table({name: values[name] for name in schema.names})
     return changed.append_column(CHANGE, pa.array(sign))

@@ -163,8 +163,8 @@ class Log:
                 path=self._table.shown,
             )
         newest = max([*numbers, *checkpoints])
-        first, present = newest + 1, set(numbers)
-        while first - 1 in present:
+        first, existing = newest + 1, set(numbers)
+        while first - 1 in existing:
             first -= 1
         return range(first, newest + 1)
 
@@ -342,11 +342,11 @@ class Log:
             if match := _CHECKPOINT.fullmatch(name):
                 parts.setdefault((int(match[1]), match[3] or ""), []).append(name)
         complete = {}
-        for (version, count), group in parts.items():
+        for (version, count), file_names in parts.items():
             if not count:
-                complete[version] = group[:1]
-            elif len(group) == int(count):
-                complete.setdefault(version, group)
+                complete[version] = file_names[:1]
+            elif len(file_names) == int(count):
+                complete.setdefault(version, file_names)
         return complete
 
     def _checkpoint_actions(self, names: Sequence[str]) -> Iterator[DataFile | Mapping[str, Any]]:

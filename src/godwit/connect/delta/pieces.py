@@ -112,26 +112,30 @@ def changed_pieces(
 
     `with_partition`: gives a removed file its partition's values, which old writers leave out.
     """
-    facts: Any = {"version": commit.version, "timestamp_ms": commit.timestamp_ms}
+    version_fields: Any = {"version": commit.version, "timestamp_ms": commit.timestamp_ms}
     if commit.changes:
         return [
-            DeltaPiece(file=file, sign=sign, from_feed=True, **facts)
+            DeltaPiece(file=file, sign=sign, from_feed=True, **version_fields)
             for sign in (-1, 1)
             for file in commit.changes
         ]
     adds = {file.path: file for file in commit.adds}
-    gone, come = [], []
+    removed_pieces, added_deletions = [], []
     for removed in commit.removes:
         added = adds.pop(removed.path, None)
         if added is None:
-            gone.append(DeltaPiece(file=with_partition(removed), sign=-1, **facts))
+            removed_pieces.append(
+                DeltaPiece(file=with_partition(removed), sign=-1, **version_fields)
+            )
             continue
         if added.vector is not None:
             file = replace(added, vector=removed.vector)
-            gone.append(DeltaPiece(file=file, sign=-1, among=added.vector, **facts))
+            removed_pieces.append(
+                DeltaPiece(file=file, sign=-1, among=added.vector, **version_fields)
+            )
         if removed.vector is not None:
-            come.append(DeltaPiece(file=added, among=removed.vector, **facts))
-    return [*gone, *come, *added_pieces(commit, tuple(adds.values()))]
+            added_deletions.append(DeltaPiece(file=added, among=removed.vector, **version_fields))
+    return [*removed_pieces, *added_deletions, *added_pieces(commit, tuple(adds.values()))]
 
 
 def added_pieces(commit: Commit, files: Sequence[DataFile]) -> list[DeltaPiece]:

@@ -64,12 +64,12 @@ class TablePlace:
             return TablePlace("/", {}), re.sub("^file:/+", "", path)
         if not is_uri(path):
             return self, path
-        own = self._path.rstrip("/") + "/"
-        if path.startswith(own):
-            return self, path[len(own) :]
-        scheme, _, rest = path.partition("://")
-        store, _, inner = rest.partition("/")
-        return TablePlace(f"{scheme}://{store}", self._options), inner
+        table_prefix = self._path.rstrip("/") + "/"
+        if path.startswith(table_prefix):
+            return self, path[len(table_prefix) :]
+        scheme, _, bucket_and_path = path.partition("://")
+        store, _, path_in_store = bucket_and_path.partition("/")
+        return TablePlace(f"{scheme}://{store}", self._options), path_in_store
 
     @contextlib.contextmanager
     def reading(self, what: str, version: int | None = None) -> Iterator[None]:

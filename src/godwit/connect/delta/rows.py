@@ -50,8 +50,8 @@ class DeltaPieceReader:
     def read(self, piece: DeltaPiece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece with the columns `names`."""
         partition = piece.file.partition or {}
-        needed = dict.fromkeys([*names, *self.rows.filtered])
-        columns = [self.columns[name] for name in needed if name in self.columns]
+        read_names = dict.fromkeys([*names, *self.rows.filtered])
+        columns = [self.columns[name] for name in read_names if name in self.columns]
         from_file = [column for column in columns if column.stored.name not in partition]
         place, file = DeltaFiles(self.table).file_of(piece)
         stored = self._stored_names(piece, from_file)
@@ -66,8 +66,8 @@ class DeltaPieceReader:
             row += batch.num_rows
             if piece.from_feed:
                 types = from_stored(batch.column(_TYPE.name), _TYPE_COLUMN, piece.file.path)
-                is_right = pc.is_in(types, _SIGNS[piece.sign]).to_numpy(zero_copy_only=False)
-                selected = np.flatnonzero(is_right)  # files of the feed have no deletion vectors
+                has_sign = pc.is_in(types, _SIGNS[piece.sign]).to_numpy(zero_copy_only=False)
+                selected = np.flatnonzero(has_sign)  # files of the feed have no deletion vectors
             count = batch.num_rows if selected is None else len(selected)
             if not count:
                 continue

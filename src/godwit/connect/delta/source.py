@@ -161,12 +161,14 @@ class DeltaSource(Source):
         newest = self._log.versions().stop - 1
         metadata = self._log.snapshot(newest).metadata
         shown = self._table.shown
-        chosen = chosen_columns(metadata, self._rows.names, shown)
-        compared = chosen_columns(metadata, self._rows.filtered, shown)
-        columns = {**chosen, **compared}
-        schema = self._rows.schema([column.field for column in chosen.values()], self.table_keys)
+        output_columns = chosen_columns(metadata, self._rows.names, shown)
+        filter_columns = chosen_columns(metadata, self._rows.filtered, shown)
+        columns = {**output_columns, **filter_columns}
+        schema = self._rows.schema(
+            [column.field for column in output_columns.values()], self.table_keys
+        )
         self._schema = to_schema(schema, where=f"The Delta table {shown!r}")
-        self._rows.check_filters(pa.schema([column.field for column in compared.values()]))
+        self._rows.check_filters(pa.schema([column.field for column in filter_columns.values()]))
         if self._rows.filters:
             self._filter = FileFilter(self._rows.filters, columns)
         self._columns, self._schema_version = columns, newest

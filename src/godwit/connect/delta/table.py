@@ -295,13 +295,13 @@ def _column_differences(table: DeltaTable, schema: pa.Schema) -> list[str]:
     expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     differences = []
     for name in sorted(existing.keys() | expected.keys()):
-        ours, theirs = expected.get(name), existing.get(name)
-        is_further = ours is None and fields[name].nullable and name not in partition_by
-        if ours == theirs or is_further:
+        expected_type, existing_type = expected.get(name), existing.get(name)
+        is_extra = expected_type is None and fields[name].nullable and name not in partition_by
+        if expected_type == existing_type or is_extra:
             continue
-        texts = [_type_name(ours), _type_name(theirs)]
+        texts = [_type_name(expected_type), _type_name(existing_type)]
         if len(set(texts)) == 1:  # nested ones, which differ within
-            texts = [str(ours), str(theirs)]
+            texts = [str(expected_type), str(existing_type)]
         differences.append(f"{name} ({texts[0]} in the rows, {texts[1]} in the table)")
     return differences
 

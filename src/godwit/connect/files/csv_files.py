@@ -375,23 +375,29 @@ class CsvFormat(TextFormat):
 
         ``None``: the lines cannot be told apart.
         """
-        whole = b"".join(lines)
+        all_lines = b"".join(lines)
         places = [*range(len(lines))]
-        if self._has_odd_quotes(whole) or _has_lone_return(whole):
-            places = [n for n in places if self._is_whole(lines[n])]
+        if self._has_odd_quotes(all_lines) or _has_lone_return(all_lines):
+            places = [number for number in places if self._is_whole(lines[number])]
         for _ in range(3):
             text = b"".join([lines[place] for place in places])
             if not text:
-                return np.array([], np.intp), pa.table({n: pa.array([], types[n]) for n in columns})
+                return np.array([], np.intp), pa.table(
+                    {number: pa.array([], types[number]) for number in columns}
+                )
             try:
                 return np.array(places, np.intp), self._parse_lines(text, names, types, columns)
             except ValueError:
-                wrong = [n for n, place in enumerate(places) if not self._is_whole(lines[place])]
-                wrong = wrong or self._wrong_rows(text, names)
-                if not wrong or max(wrong) >= len(places):
+                bad_positions = [
+                    number
+                    for number, place in enumerate(places)
+                    if not self._is_whole(lines[place])
+                ]
+                bad_positions = bad_positions or self._wrong_rows(text, names)
+                if not bad_positions or max(bad_positions) >= len(places):
                     break
-                left_out = {*wrong}
-                places = [place for n, place in enumerate(places) if n not in left_out]
+                left_out = {*bad_positions}
+                places = [place for number, place in enumerate(places) if number not in left_out]
         return np.array(places, np.intp), None
 
     def _ends_in_escape(self, text: bytes) -> bool:
@@ -404,19 +410,19 @@ class CsvFormat(TextFormat):
 
     def _wrong_rows(self, text: bytes, names: list[str]) -> list[int]:
         """Return which rows of a text have too few or too many values."""
-        wrong: list[int] = []
+        row_numbers: list[int] = []
 
         def skip(row: pacsv.InvalidRow) -> str:
-            wrong.append(row.number - 1)
+            row_numbers.append(row.number - 1)
             return "skip"
 
         # The handler gets texts, so it must not meet bytes that are not UTF-8.
         delimiter = str(self._parse["delimiter"]).encode()
-        letter = next(each for each in b"wxyz" if each not in self._marks() + delimiter)
-        text = text.translate(bytes(range(128)) + bytes([letter]) * 128)
+        filler = next(byte for byte in b"wxyz" if byte not in self._marks() + delimiter)
+        text = text.translate(bytes(range(128)) + bytes([filler]) * 128)
         with contextlib.suppress(pa.ArrowException):
             self._parse_csv(text, names, dict.fromkeys(names, pa.binary()), names[:1], skip)
-        return wrong
+        return row_numbers
 
     def check_schema(self, schema: pa.Schema) -> None:
         for field in schema:

@@ -60,14 +60,19 @@ class Listing:
     """Files that there were at one time, in the order in which they are read."""
 
     def __init__(self, files: Sequence[File], keys: npt.NDArray[np.uint64]) -> None:
-        order = sorted(range(len(files)), key=lambda n: (files[n].modified_ns, files[n].path))
-        self.files = [files[n] for n in order]
+        order = sorted(
+            range(len(files)), key=lambda number: (files[number].modified_ns, files[number].path)
+        )
+        self.files = [files[number] for number in order]
         self.keys = keys[order]
         self.versions = hash_versions(self.files)
         self._sorter = np.argsort(self.keys, kind="stable")
-        alike = np.flatnonzero(np.diff(self.keys[self._sorter]) == 0)
-        if len(alike):
-            path, other = (self.files[self._sorter[n]].path for n in (alike[0], alike[0] + 1))
+        equal_keys = np.flatnonzero(np.diff(self.keys[self._sorter]) == 0)
+        if len(equal_keys):
+            path, other = (
+                self.files[self._sorter[number]].path
+                for number in (equal_keys[0], equal_keys[0] + 1)
+            )
             raise SourceError(
                 f"The names of the files {path!r} and {other!r} cannot be told apart.",
                 remedy="Give one of them another name.",
@@ -489,12 +494,12 @@ class FilePosition:
 
     def describe(self) -> dict[str, Any]:
         """Return the position as a few short values for people."""
-        shown: dict[str, Any] = {"files": len(self.keys)}
+        description: dict[str, Any] = {"files": len(self.keys)}
         if (partly := self.partly) is not None:
-            place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
-            whole = f" of {partly.file.size:,}" if partly.unit == "byte" else ""
-            shown["reading"] = f"{partly.file.path} at {place}{whole}"
-        return shown
+            offset = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
+            file_size = f" of {partly.file.size:,}" if partly.unit == "byte" else ""
+            description["reading"] = f"{partly.file.path} at {offset}{file_size}"
+        return description
 
     def has_read(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return a mask of the files (by key) that have been read to the end."""

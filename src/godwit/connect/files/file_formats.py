@@ -247,32 +247,34 @@ class ParquetFormat(_RowFormat):
                 return
             stored = opened.schema_arrow
             check_names(stored.names, fields, known)
-            names = [f.name for f in fields if _has_column(stored, f.name)]
+            names = [field.name for field in fields if _has_column(stored, field.name)]
             schema = pa.schema([stored.field(name) for name in names])
             restore = times_of(opened, stored, names)
-            repeated = _repeated_text(opened.metadata, schema, groups)
+            repeated_text = _repeated_text(opened.metadata, schema, groups)
             reader, batch_rows = opened, _BATCH_ROWS
-            if repeated:
+            if repeated_text:
                 reader = self._open(
-                    directory, part.file, metadata=opened.metadata, repeated=repeated
+                    directory, part.file, metadata=opened.metadata, repeated=repeated_text
                 )
                 batch_rows = _large_batch_rows(opened.metadata, groups)
             # Arrow cannot join the nested dictionaries of several row groups.
             one_by_one = any(
-                pa.types.is_nested(f.type) and has_leaf(f.type, pa.types.is_dictionary)
-                for f in schema
+                pa.types.is_nested(field.type) and has_leaf(field.type, pa.types.is_dictionary)
+                for field in schema
             )
-            parts = [[group] for group in groups] if one_by_one else [groups]
+            group_batches = [[group] for group in groups] if one_by_one else [groups]
             batches = (
-                reader.iter_batches(batch_rows, row_groups=some, columns=names, use_threads=False)
-                for some in parts
+                reader.iter_batches(
+                    batch_rows, row_groups=row_groups, columns=names, use_threads=False
+                )
+                for row_groups in group_batches
             )
             first_row = int(edges[groups[0]])
             for batch in chain.from_iterable(batches):
                 rows = batch.slice(max(start - first_row, 0), stop - max(start, first_row))
                 first_row += batch.num_rows
                 if rows.num_rows:
-                    rows = _decode_dictionaries(rows, schema) if repeated else rows
+                    rows = _decode_dictionaries(rows, schema) if repeated_text else rows
                     yield rows if restore is None else restore(rows)
 
 
@@ -311,24 +313,28 @@ class ArrowFormat(_RowFormat):
         directory: Directory,
         part: FileRange,
         fields: Sequence[pa.Field],
-        known: Container[str] = (),
+        known_names: Container[str] = (),
     ) -> Iterator[pa.RecordBatch]:
         file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema
-        check_names(schema.names, fields, known)
-        columns = [schema.get_field_index(f.name) for f in fields if _has_column(schema, f.name)]
+        check_names(schema.names, fields, known_names)
+        columns = [
+            schema.get_field_index(field.name)
+            for field in fields
+            if _has_column(schema, field.name)
+        ]
         edges = self.layout(directory, file).edges if part.is_cut else None
         with self._open(directory, file, columns or [0]) as opened:
             for number in range(opened.num_record_batches):
                 if edges is None:
                     yield opened.get_batch(number)
                     continue
-                first, after = int(edges[number]), int(edges[number + 1])
-                upto = after if part.stop is None else min(after, part.stop)
-                if first < upto and after > part.start:
+                first, end = int(edges[number]), int(edges[number + 1])
+                stop = end if part.stop is None else min(end, part.stop)
+                if first < stop and end > part.start:
                     skipped = max(part.start - first, 0)
-                    yield opened.get_batch(number).slice(skipped, upto - first - skipped)
+                    yield opened.get_batch(number).slice(skipped, stop - first - skipped)
 
 
 def check_names(names: Sequence[str], fields: Iterable[pa.Field], known: Container[str]) -> None:

@@ -126,11 +126,11 @@ class JsonFormat(TextFormat):
         messages = JsonMessages(schema)
         has_maps = any(map(_has_maps, fields))  # Arrow's parser has none
         has_decimals = any(has_leaf(field.type, pa.types.is_decimal) for field in fields)
-        as_text = {f.name: f.with_type(type_in_json(f.type)) for f in fields}
-        usual = {f.name: f for f in fields if is_instant(f.type)}
+        as_text = {column.name: column.with_type(type_in_json(column.type)) for column in fields}
+        instants = {column.name: column for column in fields if is_instant(column.type)}
         parse_all = usual_first(
             partial(self._parse_fields, fields, as_text),
-            partial(self._parse_fields, fields, {**as_text, **usual}) if usual else None,
+            partial(self._parse_fields, fields, {**as_text, **instants}) if instants else None,
         )
 
         def parsed(text: bytes, by_rules: bool) -> pa.Table:
@@ -196,11 +196,11 @@ class JsonFormat(TextFormat):
                     yield from parse_readable(places[:half], True)
                     yield from parse_readable(places[half:], True)
 
-            others = [n for n, line in enumerate(lines) if not is_usual(line)]
-            deque(parse_readable(others, True), maxlen=0)  # for the reasons alone
-            good = [n for n in range(len(lines)) if n not in reasons]
-            rows = pa.concat_tables([schema.empty_table(), *parse_readable(good, False)])
-            return rows, [(lines[n], reason) for n, reason in sorted(reasons.items())]
+            unusual = [number for number, line in enumerate(lines) if not is_usual(line)]
+            deque(parse_readable(unusual, True), maxlen=0)  # for the reasons alone
+            readable = [number for number in range(len(lines)) if number not in reasons]
+            rows = pa.concat_tables([schema.empty_table(), *parse_readable(readable, False)])
+            return rows, [(lines[number], reason) for number, reason in sorted(reasons.items())]
 
         for block in self._blocks(directory, part):
             if not fields:  # only the number of rows is asked for
@@ -245,18 +245,25 @@ def _infer_exactly(dtype: pa.DataType, values: list[Any], column: str) -> pa.Dat
     of timestamps. Timestamps of which only some have an offset are text, as in CSV.
     """
     if is_list(dtype):
-        elements = [each for value in values if isinstance(value, list) for each in value]
+        elements = [element for value in values if isinstance(value, list) for element in value]
         return pa.list_(_infer_exactly(dtype.value_type, elements, column))
     if pa.types.is_struct(dtype):
         objects = [value for value in values if isinstance(value, dict)]
-        fields = [dtype.field(n) for n in range(dtype.num_fields)]
-        parts = {f.name: [each.get(f.name) for each in objects] for f in fields}
-        types = [_infer_exactly(f.type, parts[f.name], f"{column}.{f.name}") for f in fields]
-        return pa.struct([f.with_type(t) for f, t in zip(fields, types, strict=True)])
+        fields = [dtype.field(number) for number in range(dtype.num_fields)]
+        parts = {field.name: [element.get(field.name) for element in objects] for field in fields}
+        types = [
+            _infer_exactly(field.type, parts[field.name], f"{column}.{field.name}")
+            for field in fields
+        ]
+        return pa.struct(
+            [field.with_type(inferred) for field, inferred in zip(fields, types, strict=True)]
+        )
     if pa.types.is_floating(dtype):
-        long = [n for n in values if isinstance(n, int) and abs(n) > EXACT_DOUBLES]
-        if long:
-            raise inexact_error(long[0], column)
+        inexact = [
+            number for number in values if isinstance(number, int) and abs(number) > EXACT_DOUBLES
+        ]
+        if inexact:
+            raise inexact_error(inexact[0], column)
     elif pa.types.is_timestamp(dtype):
         offsets = {has_offset(text) for text in values if isinstance(text, str)}
         if len(offsets) > 1:

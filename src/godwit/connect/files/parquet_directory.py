@@ -154,18 +154,20 @@ class ParquetDirectory:
         with self.filesystem.open_input_stream(marker) as stream:
             text = stream.read()
         try:
-            theirs = json.loads(text)
+            stored = json.loads(text)
         except ValueError as cause:
             raise error(
                 f"{marker} cannot be read: {cause}",
                 "Use another path, or remove the directory to write it again.",
             ) from cause
-        if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
+        if not isinstance(stored, dict) or not isinstance(stored.get("columns"), dict):
             raise _foreign_directory({}, mine, error)
-        then, now = theirs["columns"], mine["columns"]
-        if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
-            raise _foreign_directory(theirs, mine, error)
-        return theirs
+        stored_columns, own_columns = stored["columns"], mine["columns"]
+        if {**stored, "columns": own_columns} != mine or any(
+            stored_columns.get(name, dtype) != dtype for name, dtype in own_columns.items()
+        ):
+            raise _foreign_directory(stored, mine, error)
+        return stored
 
     def ignores_case(self) -> bool:
         """Return whether the file system ignores case in names."""
@@ -178,18 +180,18 @@ class ParquetDirectory:
         writes a file of its own before it looks for those of others: of two that come at once, one
         sees the other, and is refused.
         """
-        own = self._write_temporary_marker(mine)
-        here = local_path(self.filesystem, own)
-        if here is not None:
+        own_marker = self._write_temporary_marker(mine)
+        local = local_path(self.filesystem, own_marker)
+        if local is not None:
             try:
                 with contextlib.suppress(FileExistsError):
-                    os.link(here, here.with_name(_MARKER))
-                _force_parents(here.parent)
+                    os.link(local, local.with_name(_MARKER))
+                _force_parents(local.parent)
             except OSError as error:
                 if error.errno not in _CANNOT_LINK:
                     raise
             else:
-                here.unlink()
+                local.unlink()
                 return None
         rivals = [
             path
@@ -197,9 +199,9 @@ class ParquetDirectory:
             if not belongs_to(json.dumps(marker).encode(), mine["query_id"], mine["sink"])
         ]
         if rivals or exists(self.filesystem, f"{self.root}/{_MARKER}"):
-            self.filesystem.delete_file(own)
+            self.filesystem.delete_file(own_marker)
             return next(iter(rivals), None)
-        _publish_marker(self.filesystem, own)
+        _publish_marker(self.filesystem, own_marker)
         return None
 
     def _write_temporary_marker(self, mine: dict[str, Any]) -> str:
@@ -207,8 +209,8 @@ class ParquetDirectory:
         path = f"{self.root}/{_MARKER}.{uuid.uuid4().hex}"
         with self.filesystem.open_output_stream(path) as stream:
             stream.write(json.dumps(mine, indent=1).encode())
-        if here := local_path(self.filesystem, path):
-            force_file(here)
+        if local := local_path(self.filesystem, path):
+            force_file(local)
         return path
 
     def _temporary_markers(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -293,13 +295,13 @@ class ParquetDirectory:
         say the same, unless they were removed.
         """
         path = f"{self.root}/{_LAST}"
-        here = local_path(self.filesystem, path)
-        if here is None:
+        local = local_path(self.filesystem, path)
+        if local is None:
             write_point(self.filesystem, path, point)
             return
-        written = f"{path}.{uuid.uuid4().hex[:12]}"
-        write_point(self.filesystem, written, point)
-        here.with_name(written.rpartition("/")[2]).replace(here)
+        temporary = f"{path}.{uuid.uuid4().hex[:12]}"
+        write_point(self.filesystem, temporary, point)
+        local.with_name(temporary.rpartition("/")[2]).replace(local)
 
     def remove_staged(self, matches: Callable[[str], bool]) -> None:
         """Remove the entries of ``_staging`` for whose names `matches` is true."""
@@ -367,11 +369,14 @@ def _foreign_directory(
             "Use another path, or remove the directory to write it again.",
         )
     if changed == ["columns"]:
-        then, now = theirs["columns"], mine["columns"]
-        column = next(name for name, dtype in now.items() if then.get(name, dtype) != dtype)
+        stored_columns, own_columns = theirs["columns"], mine["columns"]
+        column = next(
+            name for name, dtype in own_columns.items() if stored_columns.get(name, dtype) != dtype
+        )
         return error(
-            f"column {column!r} changed since the directory was begun: {then[column]} then, "
-            f"{now[column]} now",
+            f"column {column!r} changed since the directory was begun: {stored_columns[column]} "
+            "then, "
+            f"{own_columns[column]} now",
             "Use another path, or give the column another name.",
         )
     return error(
@@ -500,9 +505,9 @@ def _epoch_files(filesystem: pafs.FileSystem, root: str, directory: str) -> dict
     files = {}
     for info in _files(filesystem, directory):
         inner = info.path.removeprefix(f"{root}/")
-        top, _, rest = inner.partition("/")
-        epoch = _EPOCH.fullmatch(top)
-        is_mark = rest == "_SUCCESS"
+        epoch_directory, _, path_in_epoch = inner.partition("/")
+        epoch = _EPOCH.fullmatch(epoch_directory)
+        is_mark = path_in_epoch == "_SUCCESS"
         if epoch and (is_mark or _FILE.fullmatch(info.base_name)):
             files[inner] = _Listed(int(epoch[1]), int(info.size), is_mark)
     return files

@@ -92,18 +92,20 @@ class ParquetManifest:
     def write(self, last: int) -> None:
         """Write the manifest of the epochs up to `last`, all delivered, unless it is there."""
         with self._lock:
-            former, point = self._read()
-            begun = [epoch for epoch in self._directory.epochs_begun() if epoch <= last]
-            after = None
+            old_files, point = self._read()
+            epochs = [epoch for epoch in self._directory.epochs_begun() if epoch <= last]
+            new_epochs = None
             if point is not None and self._directory.epoch_point(point.epoch) == point:
-                after = [epoch for epoch in begun if epoch > point.epoch]
+                new_epochs = [epoch for epoch in epochs if epoch > point.epoch]
             else:
-                former = _SCHEMA.empty_table()
-            stays = pc.is_in(former.column("epoch"), pa.array(begun, pa.int64()))
-            continued, new = former.filter(stays), self._new_files(after, last)
-            is_changed = after is None or new.num_rows or continued.num_rows < former.num_rows
+                old_files = _SCHEMA.empty_table()
+            is_kept = pc.is_in(old_files.column("epoch"), pa.array(epochs, pa.int64()))
+            continued, new_files = old_files.filter(is_kept), self._new_files(new_epochs, last)
+            is_changed = (
+                new_epochs is None or new_files.num_rows or continued.num_rows < old_files.num_rows
+            )
             if is_changed or not (self._has_lines or self._read_lines() == self._lines(continued)):
-                self._publish(pa.concat_tables([continued, new]))
+                self._publish(pa.concat_tables([continued, new_files]))
             self._has_lines = True
 
     def remove(self) -> None:
@@ -207,8 +209,8 @@ class ParquetManifest:
             stream.write(data)
         if not renames:
             return
-        if here := local_path(filesystem, written):
-            force_file(here)
+        if local := local_path(filesystem, written):
+            force_file(local)
         try:
             replace_file(filesystem, written, final)
         finally:

@@ -150,14 +150,14 @@ class ParquetLaneWriter:
         attempt = f"_staging/{epoch}-{place}-{self.opening}-{uuid.uuid4().hex}"
         try:
             written = []
-            numbers: Counter[str] = Counter()
+            next_numbers: Counter[str] = Counter()
             for part in parts:
                 for sliced in file_slices(part.rows):
-                    number = numbers[folded(part.directory)]
-                    numbers[folded(part.directory)] += 1
+                    number = next_numbers[folded(part.directory)]
+                    next_numbers[folded(part.directory)] += 1
                     name = f"part-{place:05d}{f'-{number}' if number else ''}.parquet"
-                    inner = f"{part.directory}/{name}".removeprefix("/")
-                    path = f"{attempt}/{inner}"
+                    path_in_epoch = f"{part.directory}/{name}".removeprefix("/")
+                    path = f"{attempt}/{path_in_epoch}"
                     filesystem.create_dir(f"{root}/{path}".rsplit("/", 1)[0], recursive=True)
                     file = write_file(
                         filesystem,
@@ -166,7 +166,7 @@ class ParquetLaneWriter:
                         sliced,
                         partition=part,
                         compression=self.compression,
-                        delivered=f"epoch={epoch}/{inner}",
+                        delivered=f"epoch={epoch}/{path_in_epoch}",
                     )
                     written.append(file)
             if local := local_path(filesystem, f"{root}/{attempt}"):
@@ -397,7 +397,7 @@ class ParquetSink(TargetSink):
         Raises if epoch `min_epoch` would not stay.
         """
         last: HistoryPoint | None = None
-        gone: list[int] = []
+        removed_epochs: list[int] = []
         with self._translating_errors(
             "cannot be rolled back", "Check the permissions, and start the query again."
         ):
@@ -406,13 +406,13 @@ class ParquetSink(TargetSink):
                 if is_shared(point, epochs):
                     last = point
                     break
-                gone.append(epoch)
-            left = -1 if last is None else last.epoch
-            if self._keep is None and left < min_epoch:
-                raise self._rollback_error(left, min_epoch)
+                removed_epochs.append(epoch)
+            last_epoch = -1 if last is None else last.epoch
+            if self._keep is None and last_epoch < min_epoch:
+                raise self._rollback_error(last_epoch, min_epoch)
             if self._manifest is not None:
-                self._manifest.write(left)
-            for epoch in gone:
+                self._manifest.write(last_epoch)
+            for epoch in removed_epochs:
                 self._directory.remove_epoch(epoch)
             if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):
                 # Results that were not kept are gone: the next one is whole again.

@@ -203,10 +203,12 @@ class FileSource(Source):
     def _check_listing(self, listing: Listing, read: FilePosition) -> None:
         """Raise if a file that the position `read` covers was deleted or changed."""
         places = listing.find(read.keys)
-        still = places >= 0
-        changed = listing.versions[places[still]] != read.versions[still]
+        exists = places >= 0
+        changed = listing.versions[places[exists]] != read.versions[exists]
         if changed.any():
-            raise self._directory.changed_after_error(listing.files[int(places[still][changed][0])])
+            raise self._directory.changed_after_error(
+                listing.files[int(places[exists][changed][0])]
+            )
         if read.partly is not None:
             self._directory.check_unchanged(read.partly.file)
 
@@ -223,8 +225,8 @@ class FileSource(Source):
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
-            known, self._listing = self._listing, self._directory.list()
-            if self._listing is known:
+            listing_before, self._listing = self._listing, self._directory.list()
+            if self._listing is listing_before:
                 return position
         read = FilePosition.of(position)
         bound = None if until is None else FilePosition.of(until)
@@ -242,32 +244,38 @@ class FileSource(Source):
         if first is None:
             return position
         pieces = self._ranges_of_epoch(itertools.chain([first], pieces))
-        limits = [most for most in (limit, self._max_rows) if most is not None]
+        limits = [max_rows for max_rows in (limit, self._max_rows) if max_rows is not None]
         if limits:
             return self._position_after(position, read, *self._take_ranges(pieces, min(limits)))
-        taken = list(pieces)
-        return self._position_after(position, read, taken, taken[-1].stop)
+        ranges = list(pieces)
+        return self._position_after(position, read, ranges, ranges[-1].stop)
 
     def _unread_ranges(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
         """Yield the unread ranges of files, oldest file first; `bound`: position not to exceed."""
         is_new = ~read.has_read(listing.keys)
-        last = None if bound is None else bound.partly
+        last_partly = None if bound is None else bound.partly
         if bound is not None:
-            within = bound.has_read(listing.keys)
-            if last is not None:
-                within |= listing.keys == np.uint64(last.key)
-            is_new &= within
+            is_within = bound.has_read(listing.keys)
+            if last_partly is not None:
+                is_within |= listing.keys == np.uint64(last_partly.key)
+            is_new &= is_within
         if (partly := read.partly) is not None:
             is_new &= listing.keys != np.uint64(partly.key)
             if bound is None or bound.has_read(np.array([partly.key], np.uint64))[0]:
                 yield FileRange(file=partly.file, start=partly.offset)
-            elif last is not None and last.file == partly.file and partly.offset < last.offset:
-                yield FileRange(file=partly.file, start=partly.offset, stop=last.offset)
-        for n in np.flatnonzero(is_new).tolist():
-            file = listing.files[n]
-            stop = last.offset if last is not None and last.file == file else None
+            elif (
+                last_partly is not None
+                and last_partly.file == partly.file
+                and partly.offset < last_partly.offset
+            ):
+                yield FileRange(file=partly.file, start=partly.offset, stop=last_partly.offset)
+        for number in np.flatnonzero(is_new).tolist():
+            file = listing.files[number]
+            stop = (
+                last_partly.offset if last_partly is not None and last_partly.file == file else None
+            )
             yield FileRange(file=file, stop=stop)
 
     def _ranges_of_epoch(self, pieces: Iterator[FileRange]) -> Iterator[FileRange]:
@@ -281,22 +289,22 @@ class FileSource(Source):
 
         ``None``: it is not cut.
         """
-        taken, left, waiting = [], rows, iter(pieces)
-        while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
-            layouts = self._layouts_of([piece.file for piece in ahead])
-            for piece, layout in zip(ahead, layouts, strict=True):
+        taken, rows_left, unread = [], rows, iter(pieces)
+        while rows_left > 0 and (next_pieces := list(itertools.islice(unread, _LAYOUTS_AT_ONCE))):
+            layouts = self._layouts_of([piece.file for piece in next_pieces])
+            for piece, layout in zip(next_pieces, layouts, strict=True):
                 taken.append(piece)
                 with _reading_unchanged(self._directory, piece.file):
                     stop, count = self._format.advance(
-                        self._directory, piece.file, layout, piece.start, left
+                        self._directory, piece.file, layout, piece.start, rows_left
                     )
                     end = self._format.end(piece.file, layout)
                 if piece.stop is not None and stop >= piece.stop:
                     return taken, piece.stop
                 if stop < end:
                     return taken, stop
-                left -= count
-                if left <= 0:
+                rows_left -= count
+                if rows_left <= 0:
                     break
         return taken, None
 
@@ -319,16 +327,16 @@ class FileSource(Source):
             if cut is None
             else PartlyRead(file=taken[-1].file, offset=cut, unit=self._format.unit)
         )
-        whole = taken if cut is None else taken[:-1]
-        files = [piece.file for piece in whole]
+        read_whole = taken if cut is None else taken[:-1]
+        files = [piece.file for piece in read_whole]
         keys = np.array([key_of(file.path) for file in files], np.uint64)
         versions = hash_versions(files)
-        still = listing.find(read.keys) >= 0
+        exists = listing.find(read.keys) >= 0
         versioned = zip(versions.tolist(), files, strict=True)
         self._taken = dict(zip(keys.tolist(), versioned, strict=True))
         return FilePosition(
-            keys=np.concatenate([read.keys[still], keys]),
-            versions=np.concatenate([read.versions[still], versions]),
+            keys=np.concatenate([read.keys[exists], keys]),
+            versions=np.concatenate([read.versions[exists], versions]),
             partly=partly,
         ).encoded()
 
@@ -349,22 +357,22 @@ class FileSource(Source):
         layouts: dict[File, FileLayout | None] = {}
         total = sum(piece.file.size for piece in pieces)
         target = max(total / max(parallelism, 1), _MIN_SPLIT_BYTES)
-        known = [
+        files_with_layout = [
             piece.file
             for piece in pieces
             if len(pieces) <= _FEW_FILES or piece.file.size > target or piece.is_cut
         ]
-        layouts.update(zip(known, self._layouts_of(known), strict=True))
+        layouts.update(zip(files_with_layout, self._layouts_of(files_with_layout), strict=True))
         parts = [part for piece in pieces for part in self._cut_range(piece, layouts, target / 8)]
         num_bytes = sum((size for _, size in parts), 0.0)
         target = max(num_bytes / max(parallelism, 1), _MIN_SPLIT_BYTES)
         grouped: dict[int, list[tuple[FileRange, float]]] = {}
-        before = 0.0
+        bytes_before = 0.0
         for part, size in parts:
-            grouped.setdefault(int((before + size / 2) / target), []).append((part, size))
-            before += size
-        few = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
-        return [self._make_split(group, layouts, few=few) for group in grouped.values()]
+            grouped.setdefault(int((bytes_before + size / 2) / target), []).append((part, size))
+            bytes_before += size
+        is_small = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
+        return [self._make_split(group, layouts, few=is_small) for group in grouped.values()]
 
     def _ranges_between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
         """Return the ranges of files between two positions, oldest file first."""
@@ -420,11 +428,11 @@ class FileSource(Source):
         layout = layouts[file]
         end = self._format.end(file, layout)
         stop = end if piece.stop is None else piece.stop
-        whole = replace(piece, stop=stop)
-        cuts = self._format.cut_offsets(self._directory, whole, layout, target)
-        for start, upto in itertools.pairwise([piece.start, *cuts, stop]):
-            part = replace(piece, start=start, stop=piece.stop if upto == stop else upto)
-            yield part, file.size * (upto - start) / max(end, 1)
+        bounded = replace(piece, stop=stop)
+        cuts = self._format.cut_offsets(self._directory, bounded, layout, target)
+        for start, part_end in itertools.pairwise([piece.start, *cuts, stop]):
+            part = replace(piece, start=start, stop=piece.stop if part_end == stop else part_end)
+            yield part, file.size * (part_end - start) / max(end, 1)
 
     def _make_split(
         self,
@@ -441,18 +449,18 @@ class FileSource(Source):
             else:
                 pieces.append(part)
         counts = [self._count_rows(piece, layouts.get(piece.file), few=few) for piece in pieces]
-        known = [count for count in counts if count is not None]
+        known_counts = [count for count in counts if count is not None]
         first = pieces[0]
         if len(pieces) > 1:
-            what = f"{counted(len(pieces), 'file')} from {first.file.path}"
+            description = f"{counted(len(pieces), 'file')} from {first.file.path}"
         else:
             cut = "" if not first.is_cut else f" from {first.start} to {first.stop or 'end'}"
-            what = f"{first.file.path or self._directory.shown}{cut}"
+            description = f"{first.file.path or self._directory.shown}{cut}"
         return Split(
-            rows=sum(known) if len(known) == len(counts) else None,
+            rows=sum(known_counts) if len(known_counts) == len(counts) else None,
             exact=all(layouts.get(piece.file) is not None for piece in pieces),
             size_bytes=int(sum(size for _, size in group)),
-            what=what,
+            what=description,
             payload=tuple(pieces),
             # A store that does not say when a file was written says 0.
             arrived_us=tuple(p.file.modified_ns // 1000 for p in pieces if p.file.modified_ns),
@@ -507,7 +515,7 @@ class FileSource(Source):
         parsed = schema if self._on_bad == "refuse" else self.schema
         fields = [field for field in parsed if field.name not in partitions]
         batches = self._format.read(self._directory, piece, fields, self.schema.names)
-        named = self._directory.file_name(file)
+        file_name = self._directory.file_name(file)
         bad: list[BadLine] = []
         checked = not fields or not self._format.has_columns
         for batch in batches:
@@ -518,22 +526,22 @@ class FileSource(Source):
                 missing = [f.name for f in fields if f.name not in batch.schema.names]
                 if len(missing) == len(fields):
                     self._check_columns(file)
-                self._warn_of_missing(named, missing)
+                self._warn_of_missing(file_name, missing)
             checked = True
             columns = []
             for field in schema:
                 place = batch.schema.get_field_index(field.name)
                 if field.name in partitions:
                     columns.append(
-                        _constant_column(partitions[field.name], field, batch.num_rows, named)
+                        _constant_column(partitions[field.name], field, batch.num_rows, file_name)
                     )
                 elif place >= 0:
-                    columns.append(cast_column(batch.column(place), field, named))
+                    columns.append(cast_column(batch.column(place), field, file_name))
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if bad:
-            yield self._to_unreadable(named, bad)
+            yield self._to_unreadable(file_name, bad)
 
     def _check_columns(self, file: File) -> None:
         """Raise if a file has no column of the schema: all of its rows would be nulls."""

@@ -215,10 +215,10 @@ def debezium(
     from godwit.connect.formats.debezium_format import DebeziumMessages  # noqa: PLC0415 - few flows need it
 
     kinds_or_names = [include] if isinstance(include, str) else include
-    named = (
+    included = (
         dict(kinds_or_names)
         if hasattr(kinds_or_names, "keys")
-        else {w: w.replace(".", "_") for w in kinds_or_names}
+        else {field: field.replace(".", "_") for field in kinds_or_names}
     )
     schemas = None
     if registry is not None:
@@ -229,7 +229,7 @@ def debezium(
         to_schema(schema, where="The Debezium format"),
         key=(key,) if isinstance(key, str) else tuple(key),
         has_before=before,
-        include=named,
+        include=included,
         types=types or {},
         schemas=schemas,
         tombstones=tombstones,

@@ -70,27 +70,27 @@ def _failing_reader(why: str) -> Read:
     return read
 
 
-def _compile_read(written: AvroType, to: AvroType, names: Sequence[str] | None = None) -> Read:
+def _compile_read(written: AvroType, target: AvroType, names: Sequence[str] | None = None) -> Read:
     """Compile the function that reads a value of one type as another; raise if it cannot be."""
     if written.kind == "union":
-        return _read_union(written, to, names)
-    if to.kind == "union":
-        matching = [part for part in to.branches if _may_be_read_as(written, part)]
+        return _read_union(written, target, names)
+    if target.kind == "union":
+        matching = [part for part in target.branches if _may_be_read_as(written, part)]
         if not matching:
-            raise _mismatch_error(written, to)
-        to = matching[0]
-    if not _may_be_read_as(written, to):
-        raise _mismatch_error(written, to)
-    if to.kind == "record":
-        return _read_record(written, to, names)
-    if written.items is not None and to.items is not None:
-        items = _compile_read(written.items, to.items)
+            raise _mismatch_error(written, target)
+        target = matching[0]
+    if not _may_be_read_as(written, target):
+        raise _mismatch_error(written, target)
+    if target.kind == "record":
+        return _read_record(written, target, names)
+    if written.items is not None and target.items is not None:
+        items = _compile_read(written.items, target.items)
         size = min_size(written.items)
-        return _read_array(items, size) if to.kind == "array" else _read_map(items)
-    if to.kind == "enum":
-        return _read_enum(written, to)
-    raw = _read_raw(written, to)
-    convert = converter(to, written)
+        return _read_array(items, size) if target.kind == "array" else _read_map(items)
+    if target.kind == "enum":
+        return _read_enum(written, target)
+    raw = _read_raw(written, target)
+    convert = converter(target, written)
     return raw if convert is None else _reader_with_conversion(raw, convert)
 
 
@@ -99,17 +99,17 @@ def _mismatch_error(written: AvroType, to: AvroType) -> AvroError:
     return AvroError(f"{written} is not {to}")
 
 
-def _may_be_read_as(written: AvroType, to: AvroType) -> bool:
+def _may_be_read_as(written: AvroType, target: AvroType) -> bool:
     """Return whether a value of a type other than a union may be read as another."""
-    if to.name:
+    if target.name:
         names = {written.name, written.short_name}
-        same = written.short_name == to.short_name or bool(names & set(to.aliases))
-        return written.kind == to.kind and same and written.size == to.size
-    if written.kind != to.kind and to.kind not in _PROMOTIONS.get(written.kind, ()):
+        has_same_name = written.short_name == target.short_name or bool(names & set(target.aliases))
+        return written.kind == target.kind and has_same_name and written.size == target.size
+    if written.kind != target.kind and target.kind not in _PROMOTIONS.get(written.kind, ()):
         return False
-    return None in (_kind_of_time(written), _kind_of_time(to)) or _kind_of_time(
+    return None in (_kind_of_time(written), _kind_of_time(target)) or _kind_of_time(
         written
-    ) == _kind_of_time(to)
+    ) == _kind_of_time(target)
 
 
 _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -246,11 +246,13 @@ def _read_index(message: bytes, offset: int, count: int, what: str) -> tuple[int
     return index, offset
 
 
-def _read_enum(written: AvroType, to: AvroType) -> Read:
+def _read_enum(written: AvroType, target: AvroType) -> Read:
     """Return the function that reads a symbol, or the reader's default instead of an unknown."""
     count = len(written.symbols)
     symbols = [
-        symbol if symbol in to.symbols else to.symbol or AvroError(f"{to} has no symbol {symbol!r}")
+        symbol
+        if symbol in target.symbols
+        else target.symbol or AvroError(f"{target} has no symbol {symbol!r}")
         for symbol in written.symbols
     ]
 
@@ -264,12 +266,12 @@ def _read_enum(written: AvroType, to: AvroType) -> Read:
     return read
 
 
-def _read_union(written: AvroType, to: AvroType, names: Sequence[str] | None) -> Read:
+def _read_union(written: AvroType, target: AvroType, names: Sequence[str] | None) -> Read:
     """Return the function that reads the type of a union that a message has."""
     parts = []
     for branch in written.branches:
         try:
-            parts.append(_compile_read(branch, to, names))
+            parts.append(_compile_read(branch, target, names))
         except AvroError as error:
             parts.append(_failing_reader(str(error)))
     count = len(parts)
@@ -329,46 +331,55 @@ def _read_map(items: Read) -> Read:
     return read
 
 
-def _read_record(written: AvroType, to: AvroType, names: Sequence[str] | None) -> Read:
+def _read_record(written: AvroType, target: AvroType, names: Sequence[str] | None) -> Read:
     """Return the function that reads a record's fields `names`, in that order, as a tuple."""
-    fields = {part.name: part for part in to.fields}
-    wanted = [*fields] if names is None else names
+    fields = {part.name: part for part in target.fields}
+    field_names = [*fields] if names is None else names
     sources = {part.name for part in written.fields}
-    places: dict[str, int] = {}  # name of the writer's field → place in the tuple
-    blank: list[Any] = []
-    for place, name in enumerate(wanted):
+    position_of_field: dict[str, int] = {}  # name of the writer's field → place in the tuple
+    defaults: list[Any] = []
+    for position, name in enumerate(field_names):
         field = fields[name]
         aliases = [alias for alias in field.aliases if alias not in fields]
-        source = next((n for n in (name, *aliases) if n in sources and n not in places), None)
-        blank.append(None)
+        source = next(
+            (
+                source_name
+                for source_name in (name, *aliases)
+                if source_name in sources and source_name not in position_of_field
+            ),
+            None,
+        )
+        defaults.append(None)
         if source is not None:
-            places[source] = place
+            position_of_field[source] = position
         elif field.has_default:
-            blank[place] = to_default(field.type, field.default, name)
+            defaults[position] = to_default(field.type, field.default, name)
         else:
             raise AvroError(f"field {name!r} is not in {written}, and has no default")
     steps: list[tuple[int, Read]] = []
-    labels = [*wanted]  # names of the fields, by place
+    labels = [*field_names]  # names of the fields, by place
     for part in written.fields:
-        if part.name in places:
-            place = places[part.name]
+        if part.name in position_of_field:
+            position = position_of_field[part.name]
             try:
-                steps.append((place, _compile_read(part.type, fields[wanted[place]].type)))
+                steps.append(
+                    (position, _compile_read(part.type, fields[field_names[position]].type))
+                )
             except AvroError as error:
-                raise _in_field(wanted[place], error) from None
+                raise _in_field(field_names[position], error) from None
         else:
             steps.append((len(labels), _skipping_reader(part.type)))
             labels.append(part.name)
-    width, has_skipped = len(wanted), len(labels) > len(wanted)
-    blank += [None] * (len(labels) - width)  # of fields that are skipped
+    width, has_skipped = len(field_names), len(labels) > len(field_names)
+    defaults += [None] * (len(labels) - width)  # of fields that are skipped
 
     def read(message: bytes, offset: int) -> tuple[Any, int]:
-        values, place = blank.copy(), 0
+        values, position = defaults.copy(), 0
         try:
-            for place, part in steps:
-                values[place], offset = part(message, offset)
+            for position, part in steps:
+                values[position], offset = part(message, offset)
         except _ERRORS_OF_VALUES as error:
-            raise _in_field(labels[place], error) from None
+            raise _in_field(labels[position], error) from None
         if has_skipped:
             del values[width:]
         return tuple(values), offset
@@ -465,14 +476,16 @@ def compile_writer(avro_type: AvroType, names: Sequence[str] | None = None) -> W
 
 def _write_union(avro_type: AvroType) -> Write:
     """Return the function that writes null or the other type of a union."""
-    nulls = [i for i, part in enumerate(avro_type.branches) if part.kind == "null"]
-    (other,) = [i for i, part in enumerate(avro_type.branches) if part.kind != "null"]
-    index, write = _zigzag_varint(other), compile_writer(avro_type.branches[other])
-    null = _zigzag_varint(nulls[0]) if nulls else None
+    nulls = [number for number, part in enumerate(avro_type.branches) if part.kind == "null"]
+    (other_index,) = [
+        number for number, part in enumerate(avro_type.branches) if part.kind != "null"
+    ]
+    index, write = _zigzag_varint(other_index), compile_writer(avro_type.branches[other_index])
+    null_index = _zigzag_varint(nulls[0]) if nulls else None
 
     def write_union(value: Any, out: bytearray) -> None:
-        if value is None and null is not None:
-            out += null
+        if value is None and null_index is not None:
+            out += null_index
         else:
             out += index
             write(value, out)
@@ -482,12 +495,12 @@ def _write_union(avro_type: AvroType) -> Write:
 
 def _write_record(avro_type: AvroType, names: Sequence[str] | None) -> Write:
     """Return the function that writes a record, from a tuple or a dictionary."""
-    wanted = [part.name for part in avro_type.fields] if names is None else list(names)
+    field_names = [part.name for part in avro_type.fields] if names is None else list(names)
     steps: list[tuple[str, int, Write]] = []
     for part in avro_type.fields:
         write = compile_writer(part.type)
-        place = wanted.index(part.name) if part.name in wanted else -1
-        steps.append((part.name, place, write if place >= 0 else _write_default(part, write)))
+        position = field_names.index(part.name) if part.name in field_names else -1
+        steps.append((part.name, position, write if position >= 0 else _write_default(part, write)))
 
     def write_record(value: Any, out: bytearray) -> None:
         if value is None:
@@ -496,8 +509,8 @@ def _write_record(avro_type: AvroType, names: Sequence[str] | None) -> Write:
             value = [value.get(name) for name, _, _ in steps]
         name = ""
         try:
-            for name, place, write in steps:  # noqa: B007  an error has the name
-                write(None if place < 0 else value[place], out)
+            for name, position, write in steps:  # noqa: B007  an error has the name
+                write(None if position < 0 else value[position], out)
         except _ERRORS_OF_VALUES as error:
             raise _in_field(name, error) from None
 

@@ -196,39 +196,43 @@ class _Parser:
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise _invalid_schema_error(where, f"the {kind} has no name")
-        within = schema.get("namespace", namespace) or ""
-        full = _full_name(name, within)
-        if full in self._named or full in PRIMITIVES:
-            raise _invalid_schema_error(where, f"the name {full!r} stands for another type already")
-        namespace = full.rpartition(".")[0]
-        written = _checked_names(schema.get("aliases") or [], where)
-        aliases = (*written, *(_full_name(alias, namespace) for alias in written))
-        parsed = AvroType(kind="record" if kind == "error" else kind, name=full, aliases=aliases)
+        enclosing_namespace = schema.get("namespace", namespace) or ""
+        full_name = _full_name(name, enclosing_namespace)
+        if full_name in self._named or full_name in PRIMITIVES:
+            raise _invalid_schema_error(
+                where, f"the name {full_name!r} stands for another type already"
+            )
+        namespace = full_name.rpartition(".")[0]
+        own_aliases = _checked_names(schema.get("aliases") or [], where)
+        aliases = (*own_aliases, *(_full_name(alias, namespace) for alias in own_aliases))
+        parsed = AvroType(
+            kind="record" if kind == "error" else kind, name=full_name, aliases=aliases
+        )
         parsed.connect_name = _connect_name(schema)
-        self._named[full] = parsed
+        self._named[full_name] = parsed
         if kind == "fixed":
             parsed.size = schema.get("size", -1)
             if type(parsed.size) is not int or parsed.size < 0:
-                raise _invalid_schema_error(where, f"the fixed {full} has no valid size")
+                raise _invalid_schema_error(where, f"the fixed {full_name} has no valid size")
             return _with_logical_type(parsed, schema)
         if kind == "enum":
             parsed.symbols = _checked_names(schema.get("symbols"), where)
             parsed.symbol = schema.get("default")
             if len(set(parsed.symbols)) < len(parsed.symbols):
-                raise _invalid_schema_error(where, f"the enum {full} has a symbol twice")
+                raise _invalid_schema_error(where, f"the enum {full_name} has a symbol twice")
             if parsed.symbol is not None and parsed.symbol not in parsed.symbols:
                 raise _invalid_schema_error(
-                    where, f"the enum {full} has no symbol {parsed.symbol!r}, its default"
+                    where, f"the enum {full_name} has no symbol {parsed.symbol!r}, its default"
                 )
             return parsed
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise _invalid_schema_error(where, f"the record {full} has no fields")
+            raise _invalid_schema_error(where, f"the record {full_name} has no fields")
         for part in fields:
             parsed.fields.append(self._parse_field(part, namespace, where or parsed.short_name))
         names = [part.name for part in parsed.fields]
         if len(set(names)) < len(names):
-            raise _invalid_schema_error(where, f"the record {full} has a field twice")
+            raise _invalid_schema_error(where, f"the record {full_name} has a field twice")
         return parsed
 
     def _parse_field(self, schema: Any, namespace: str, where: str) -> AvroField:
@@ -300,16 +304,16 @@ def to_arrow_schema(record: AvroType) -> pa.Schema:
     return pa.schema(list(_arrow_type(record, record.short_name, ())))
 
 
-def _arrow_type(avro_type: AvroType, where: str, within: tuple[AvroType, ...]) -> Any:
-    """Convert a type to Arrow's; `within`: enclosing records, to refuse recursion."""
+def _arrow_type(avro_type: AvroType, where: str, enclosing: tuple[AvroType, ...]) -> Any:
+    """Convert a type to Arrow's; `enclosing`: enclosing records, to refuse recursion."""
     if avro_type.kind == "union":
-        others = [part for part in avro_type.branches if part.kind != "null"]
-        if len(others) != 1:
-            raise _no_column(where, f"a union of {len(others)} types")
-        return _arrow_type(others[0], where, within)
+        other_branches = [part for part in avro_type.branches if part.kind != "null"]
+        if len(other_branches) != 1:
+            raise _no_column(where, f"a union of {len(other_branches)} types")
+        return _arrow_type(other_branches[0], where, enclosing)
     if avro_type.kind == "null":
         raise _no_column(where, "the type null")
-    if avro_type in within:
+    if avro_type in enclosing:
         raise _no_column(where, f"the record {avro_type.name}, which contains itself")
     if avro_type.logical == "decimal":
         if avro_type.precision > _MAX_DIGITS:
@@ -322,12 +326,14 @@ def _arrow_type(avro_type: AvroType, where: str, within: tuple[AvroType, ...]) -
     if avro_type.logical:
         return _TIMES[avro_type.logical][1]
     if avro_type.kind == "record":
-        inner = (*within, avro_type)
+        enclosing_records = (*enclosing, avro_type)
         parts = [(part.name, f"{where}.{part.name}", part.type) for part in avro_type.fields]
-        return pa.struct([(name, _arrow_type(part, path, inner)) for name, path, part in parts])
+        return pa.struct(
+            [(name, _arrow_type(part, path, enclosing_records)) for name, path, part in parts]
+        )
     if avro_type.items is None:
         return _PLAIN[avro_type.kind]
-    items = _arrow_type(avro_type.items, f"{where}[]", within)
+    items = _arrow_type(avro_type.items, f"{where}[]", enclosing)
     return pa.list_(items) if avro_type.kind == "array" else pa.map_(pa.string(), items)
 
 
@@ -356,16 +362,16 @@ def converter(avro_type: AvroType, written: AvroType | None = None) -> Callable[
             1000 if avro_type.logical == "time-micros" and source.logical == "time-millis" else 1
         )
         return lambda raw: _time_of_day(raw * factor, DAY[avro_type.logical], avro_type.logical)
-    given_unit, wanted_unit = (
+    source_unit, target_unit = (
         source.logical.rpartition("-")[2],
         avro_type.logical.rpartition("-")[2],
     )
     if (
         "timestamp" in avro_type.logical
         and "timestamp" in source.logical
-        and given_unit != wanted_unit
+        and source_unit != target_unit
     ):
-        return lambda raw: raw * _PER_SECOND[wanted_unit] // _PER_SECOND[given_unit]
+        return lambda raw: raw * _PER_SECOND[target_unit] // _PER_SECOND[source_unit]
     return None
 
 

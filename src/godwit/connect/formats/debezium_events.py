@@ -286,8 +286,8 @@ def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
         msg = f"it is not a change event: {written} has no 'op', or no 'after'"
         raise ValueError(msg)
     envelope = msgspec.defstruct("Envelope", _envelope_fields(layout), gc=False)
-    makes: list[Callable[[Any], Any] | None] = []
-    wanted: list[AvroField] = []
+    row_makers: list[Callable[[Any], Any] | None] = []
+    read_fields: list[AvroField] = []
     types: Types = {}
     for name in envelope.__struct_fields__:
         record = _record_in(fields[name].type) if name in fields else None
@@ -295,24 +295,24 @@ def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
             msg = f"it is not an event of a table: its 'after' is {fields[name].type}, not a record"
             raise ValueError(msg)
         if record is None or name == "op":
-            wanted.append(_field_without_logical_types(name, fields.get(name)))
-            makes.append(None)
+            read_fields.append(_field_without_logical_types(name, fields.get(name)))
+            row_makers.append(None)
             continue
         if name in ("before", "after"):
             part, make_row, types = _row_reader(record, layout)
         else:
             names = layout.source if name == "source" else layout.transaction
             part, make_row = _record_of_fields(record, names), _part_class(name, names)
-        wanted.append(_nullable_field(name, _like_writer_with_null(fields[name].type, part)))
-        makes.append(_or_none(make_row))
-    read = compile_reader(written, _record_with_fields(written, wanted))
+        read_fields.append(_nullable_field(name, _like_writer_with_null(fields[name].type, part)))
+        row_makers.append(_or_none(make_row))
+    read = compile_reader(written, _record_with_fields(written, read_fields))
 
     def read_envelope(message: bytes, offset: int) -> tuple[Any, int]:
         """Return an envelope, and the offset after it."""
         values, offset = read(message, offset)
         parts = [
-            v if make_row is None else make_row(v)
-            for make_row, v in zip(makes, values, strict=True)
+            value if make_row is None else make_row(value)
+            for make_row, value in zip(row_makers, values, strict=True)
         ]
         return envelope(*parts), offset
 
@@ -454,12 +454,12 @@ _OF_LOGICAL: Final[Mapping[str, str]] = {
 }
 
 
-def _semantic_of(avro_type: AvroType, usual: str | None) -> SemanticType:
+def _semantic_of(avro_type: AvroType, default_name: str | None) -> SemanticType:
     """Return the semantic type of a type: Connect's name of it, or that of its logical type."""
     logical = avro_type.logical.removeprefix("local-")
     scale = avro_type.scale if logical == "decimal" else None
-    plain = TEXT if avro_type.kind in ("string", "enum") else PLAIN
-    name = avro_type.connect_name or _OF_LOGICAL.get(logical, "") or usual or plain
+    type_name = TEXT if avro_type.kind in ("string", "enum") else PLAIN
+    name = avro_type.connect_name or _OF_LOGICAL.get(logical, "") or default_name or type_name
     return SemanticType(name, scale)
 
 

@@ -105,12 +105,19 @@ class DebeziumMessages(MessageFormat):
         self._table, self._key, self._has_before = schema, key, has_before
         self._included_fields, self._schemas = dict(include), schemas
         self._check_columns_and_types(types)
-        extra = [pa.field(name, _type_of(what)) for what, name in self._included_fields.items()]
+        extra = [
+            pa.field(name, _type_of(event_field))
+            for event_field, name in self._included_fields.items()
+        ]
         signs = [CHANGE] if has_before else [CHANGE, UNCHANGED]
         self._schema = pa.schema([*schema, *extra, *signs])
         for field in schema:
             type_in_event(field)  # which refuses types that events do not have
-        fields = {f for what in self._included_fields for f in _READ.get(what, (what,))}
+        fields = {
+            field_name
+            for event_field in self._included_fields
+            for field_name in _READ.get(event_field, (event_field,))
+        }
         self._layout = EventLayout(
             table=schema,
             source=_names_in("source", fields),
@@ -130,17 +137,23 @@ class DebeziumMessages(MessageFormat):
                 remedy=f'Name the columns of the primary key, as in key="id", of {listing(names)}.',
             )
         reserved = [CHANGE.name] if self._has_before else [CHANGE.name, UNCHANGED.name]
-        taken = [n for n in (*names, *self._included_fields.values()) if n in reserved]
-        every = [*names, *self._included_fields.values()]
-        taken += [name for name in self._included_fields.values() if every.count(name) > 1]
-        if taken:
+        conflicting = [
+            name_ for name_ in (*names, *self._included_fields.values()) if name_ in reserved
+        ]
+        all_names = [*names, *self._included_fields.values()]
+        conflicting += [
+            name for name in self._included_fields.values() if all_names.count(name) > 1
+        ]
+        if conflicting:
             raise InvalidFlowError(
-                f"{where}: two columns would be called {taken[0]!r}.",
+                f"{where}: two columns would be called {conflicting[0]!r}.",
                 remedy=f"{listing(reserved)} are columns of changes. Leave a column of this name "
                 "out, or rename it by a view or Debezium's transforms; name others in include=.",
             )
         if unknown := [
-            w for w in self._included_fields if w not in INCLUDED and not _FIELD.fullmatch(w)
+            field
+            for field in self._included_fields
+            if field not in INCLUDED and not _FIELD.fullmatch(field)
         ]:
             raise InvalidFlowError(
                 f"{where}: include names {unknown[0]!r}, which events do not have.",
@@ -152,7 +165,9 @@ class DebeziumMessages(MessageFormat):
                 f"{where}: types= names {unknown[0]!r}, which is not among the columns.",
                 remedy=f"The columns are {listing(names)}.",
             )
-        if unknown := [what for what in types.values() if not is_semantic_type(what)]:
+        if unknown := [
+            type_name for type_name in types.values() if not is_semantic_type(type_name)
+        ]:
             raise InvalidFlowError(
                 f"{where}: types= has {unknown[0]!r}, which is not a semantic type of Debezium.",
                 remedy=f"{did_you_mean(unknown[0], TYPE_NAMES)}Give one such as {TYPE_NAMES[0]!r}, "
@@ -210,8 +225,8 @@ class DebeziumMessages(MessageFormat):
             columns = [self._row_column(events, field) for field in schema]
             messages = begin + np.array(events.messages, np.int64)
             if not columns:
-                nothing = pa.array([{}] * len(messages), pa.struct([]))
-                return pa.RecordBatch.from_struct_array(nothing), messages
+                empty_structs = pa.array([{}] * len(messages), pa.struct([]))
+                return pa.RecordBatch.from_struct_array(empty_structs), messages
             return pa.RecordBatch.from_arrays(columns, schema=schema), messages
 
         parts, bad = decode_by_halves(len(values), read)
@@ -353,15 +368,18 @@ class DebeziumMessages(MessageFormat):
 
     def _table_column(self, events: _Events, field: pa.Field) -> pa.Array:
         """Return a column of the table."""
-        place = f"f{self._table.names.index(field.name)}"
-        values = list(map(attrgetter(place), events.rows))
+        attribute = f"f{self._table.names.index(field.name)}"
+        values = list(map(attrgetter(attribute), events.rows))
         signs = events.signs
         if field.name not in self._key and not self._has_before and -1 in signs:
             # which a delete may not have
-            values = [v if sign > 0 else None for v, sign in zip(values, signs, strict=True)]
+            values = [
+                row_value if sign > 0 else None
+                for row_value, sign in zip(values, signs, strict=True)
+            ]
         if has_unavailable(values, field.type):
             values = [
-                self._value_or_former(value, events, number, place)
+                self._value_or_former(value, events, number, attribute)
                 if is_unavailable(value)
                 else value
                 for number, value in enumerate(values)
@@ -377,16 +395,16 @@ class DebeziumMessages(MessageFormat):
                 begin = end
         return pa.concat_arrays(parts)
 
-    def _value_or_former(self, value: Any, events: _Events, number: int, place: str) -> Any:
+    def _value_or_former(self, value: Any, events: _Events, number: int, attribute: str) -> Any:
         """Return the value of a column that an event leaves out, if its former row has it."""
         before = events.envelopes[number].before
         if not self._has_before or events.signs[number] < 0 or before is None:
             return None
-        former = getattr(before, place)
-        if is_unavailable(former):
+        former_value = getattr(before, attribute)
+        if is_unavailable(former_value):
             msg = f"neither 'after' nor 'before' has the value of a column: {value!r}"
             raise ValueError(msg)
-        return former
+        return former_value
 
     def _left_out(self, events: _Events) -> list[str | None]:
         """Return the names of columns that each upsert leaves as they are, one a line."""
@@ -482,8 +500,8 @@ def _position_of(envelope: Any) -> int | None:
     if source.file is not None and source.pos is not None:  # of MySQL
         number = re.search(r"(\d+)$", source.file)
         return None if number is None else (int(number[1]) << 40) + int(source.pos)
-    known = source.lsn if source.lsn is not None else source.scn
-    return int(known) if isinstance(known, int) or str(known).isdigit() else None
+    position = source.lsn if source.lsn is not None else source.scn
+    return int(position) if isinstance(position, int) or str(position).isdigit() else None
 
 
 def _transaction_of(envelope: Any) -> str | None:

@@ -265,9 +265,9 @@ def _small_unscaled(values: list[Any]) -> tuple[np.ndarray, np.ndarray] | None:
     joined = np.frombuffer(b"".join(raw), np.uint8)
     starts = np.cumsum(lengths) - lengths
     numbers = joined[starts].view(np.int8).astype(np.int64)
-    for place in range(1, int(lengths.max())):
-        more = np.flatnonzero(lengths > place)
-        numbers[more] = (numbers[more] << 8) | joined[starts[more] + place]
+    for byte_position in range(1, int(lengths.max())):
+        longer = np.flatnonzero(lengths > byte_position)
+        numbers[longer] = (numbers[longer] << 8) | joined[starts[longer] + byte_position]
     return numbers, mask
 
 

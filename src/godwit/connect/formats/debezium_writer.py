@@ -60,7 +60,9 @@ class EventWriter:
         replaces another one; without that column it may.
         """
         names = rows.schema.names
-        after = self._rows_of_events(rows.select([n for n in self._table.names if n in names]))
+        after = self._rows_of_events(
+            rows.select([number for number in self._table.names if number in names])
+        )
         if CHANGE.name not in names:
             return [_ENCODE(_Event(None, row, "c")) for row in after]
         signs = rows.column(CHANGE.name).to_pylist()
@@ -73,18 +75,18 @@ class EventWriter:
             before = self._rows_of_events(parts) if self._has_before else [None] * len(signs)
         else:
             replaces, before = [True] * len(signs), [None] * len(signs)
-        gone = after
+        deleted = after
         if -1 in signs and not (self._has_before and FORMER in names):  # upserts may have no more
-            gone = self._rows_of_events(rows.select(list(self._key)))
+            deleted = self._rows_of_events(rows.select(list(self._key)))
         return [
             _ENCODE(
-                _Event(gone[n], None, "d")
+                _Event(deleted[number], None, "d")
                 if sign < 0
-                else _Event(before[n], after[n], "u")
-                if replaces[n]
-                else _Event(None, after[n], "c")
+                else _Event(before[number], after[number], "u")
+                if replaces[number]
+                else _Event(None, after[number], "c")
             )
-            for n, sign in enumerate(signs)
+            for number, sign in enumerate(signs)
         ]
 
     def _rows_of_events(self, rows: pa.RecordBatch) -> list[Any]:

@@ -137,8 +137,8 @@ class MessageFormat(ABC):
         readable, bad = decode_by_halves(len(values), read)
         if len(readable) == 1:
             return Decoded(rows=readable[0], bad=bad)
-        none = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
-        return Decoded(rows=pa.concat_batches([none, *readable]), bad=bad)
+        no_rows = _make_batch([pa.array([], field.type) for field in schema], schema, 0)
+        return Decoded(rows=pa.concat_batches([no_rows, *readable]), bad=bad)
 
 
 def decode_by_halves(
@@ -157,8 +157,8 @@ def decode_by_halves(
         try:
             readable.append(read(begin, end))
         except Exception as error:
-            of_messages = not isinstance(error, NOT_OF_MESSAGES) or _is_damage(error)
-            if begin == end or not of_messages:
+            is_message_error = not isinstance(error, NOT_OF_MESSAGES) or _is_damage(error)
+            if begin == end or not is_message_error:
                 raise
             if end - begin == 1:
                 bad.append((begin, error_text(error)))

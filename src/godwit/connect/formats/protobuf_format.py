@@ -150,15 +150,15 @@ def _descriptor_files(file: Any) -> bytes:
     def add(file: Any) -> None:
         """Add a file's descriptor, after its imports."""
         if file.name not in files:
-            for needed in file.dependencies:
-                add(needed)
+            for dependency in file.dependencies:
+                add(dependency)
             files[file.name] = file
 
     add(file)
-    described = descriptor_pb2.FileDescriptorSet()
-    for each in files.values():
-        each.CopyToProto(described.file.add())
-    return bytes(described.SerializeToString(deterministic=True))
+    descriptor_set = descriptor_pb2.FileDescriptorSet()
+    for descriptor in files.values():
+        descriptor.CopyToProto(descriptor_set.file.add())
+    return bytes(descriptor_set.SerializeToString(deterministic=True))
 
 
 @lru_cache(maxsize=64)

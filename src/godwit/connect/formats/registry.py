@@ -156,19 +156,19 @@ def _schema_of_id(registry: str, schema_id: int) -> str:
 
 
 def _add_references(
-    registry: str, answer: dict[str, Any], needed: dict[tuple[str, int], str]
+    registry: str, answer: dict[str, Any], schemas: dict[tuple[str, int], str]
 ) -> None:
     """Add the schemas that a schema refers to, each after those that it refers to itself.
 
-    `answer`: the registry's, about the schema. `needed`: subject and version → text, added to.
+    `answer`: the registry's, about the schema. `schemas`: subject and version → text, added to.
     """
     for reference in answer.get("references") or ():
         key = (str(reference["subject"]), int(reference["version"]))
-        if key not in needed:
+        if key not in schemas:
             subject = urllib.parse.quote(key[0], safe="")
-            inner = _request_json(registry, f"subjects/{subject}/versions/{key[1]}", None)
-            _add_references(registry, inner, needed)
-            needed[key] = str(inner["schema"])
+            referenced = _request_json(registry, f"subjects/{subject}/versions/{key[1]}", None)
+            _add_references(registry, referenced, schemas)
+            schemas[key] = str(referenced["schema"])
 
 
 class _NotFoundError(SourceError):

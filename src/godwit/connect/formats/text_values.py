@@ -169,16 +169,16 @@ def _parse_floats(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
     if pc.all(matches).as_py() is False:
         _refuse(texts.filter(pc.invert(matches))[0].as_py(), dtype)
     # Arrow rounds texts once to floats of 32 and 64 bits, but not to those of 16 bits.
-    wide = pa.float64() if pa.types.is_float16(dtype) else dtype
-    numbers = _without_plus(texts).cast(wide)
-    if wide is not dtype:
+    parsed_type = pa.float64() if pa.types.is_float16(dtype) else dtype
+    numbers = _without_plus(texts).cast(parsed_type)
+    if parsed_type is not dtype:
         numbers = _narrow_by_texts(numbers, texts, dtype)
-    beyond = _is_not_finite(numbers)
-    if beyond.any():
-        named = values_of(pc.match_substring_regex(texts, _NOT_FINITE).fill_null(True))
-        beyond &= ~named
-    if beyond.any():
-        _refuse_beyond(texts[int(np.argmax(beyond))].as_py(), dtype)
+    is_beyond = _is_not_finite(numbers)
+    if is_beyond.any():
+        is_named = values_of(pc.match_substring_regex(texts, _NOT_FINITE).fill_null(True))
+        is_beyond &= ~is_named
+    if is_beyond.any():
+        _refuse_beyond(texts[int(np.argmax(is_beyond))].as_py(), dtype)
     return numbers
 
 
@@ -220,13 +220,15 @@ def _halfway(
     Of the bits of such a double that the float lacks, at most the highest one is set. The same is
     true of few others; the float that is nearest to them is so for the next doubles, too.
     """
-    rest = (1 << 51 - np.finfo(dtype.to_pandas_dtype()).nmant) - 1
-    places = np.flatnonzero((values.view(np.int64) & rest) == 0)
+    dropped_bits = (1 << 51 - np.finfo(dtype.to_pandas_dtype()).nmant) - 1
+    candidates = np.flatnonzero((values.view(np.int64) & dropped_bits) == 0)
     if mask is not None:
-        places = places[mask[places]]
-    few = values[places]
-    is_between = (_rounded(few, dtype) != few) & ~np.isnan(few)
-    return np.asarray(places[is_between], np.intp)
+        candidates = candidates[mask[candidates]]
+    candidate_values = values[candidates]
+    is_between = (_rounded(candidate_values, dtype) != candidate_values) & ~np.isnan(
+        candidate_values
+    )
+    return np.asarray(candidates[is_between], np.intp)
 
 
 def _rounded(values: npt.NDArray[np.float64], dtype: pa.DataType) -> npt.NDArray[Any]:

@@ -81,24 +81,36 @@ class UpsertMessages(MessageFormat):
         self, values: Sequence[Value], names: Sequence[str], keys: Sequence[Value] = ()
     ) -> Decoded:
         """Decode messages to the columns `names`; a message without a value deletes its key."""
-        of_key = [name for name in names if name in self.table_keys]
-        of_value = [name for name in names if name not in (*of_key, CHANGE.name)]
-        bad = {n: "ValueError: it has no key" for n, key in enumerate(keys) if key is None}
-        good_messages = [n for n in range(len(values)) if n not in bad]
-        decoded = self._key.decode([keys[n] for n in good_messages], of_key)
-        bad |= {good_messages[n]: f"key: {reason}" for n, reason in decoded.bad}
-        by_message = {n: place for place, n in enumerate(n for n in good_messages if n not in bad)}
-        with_value = [n for n in by_message if values[n] is not None]
-        rows = self._value.decode([values[n] for n in with_value], of_value)
-        bad |= {with_value[n]: reason for n, reason in rows.bad}
-        places = {n: place for place, n in enumerate(n for n in with_value if n not in bad)}
-        messages = [n for n in by_message if n not in bad]
-        key_rows = pa.array([by_message[n] for n in messages], pa.int64())
-        value_rows = pa.array([places.get(n) for n in messages], pa.int64())
+        key_names = [name for name in names if name in self.table_keys]
+        value_names = [name for name in names if name not in (*key_names, CHANGE.name)]
+        bad = {
+            message: "ValueError: it has no key" for message, key in enumerate(keys) if key is None
+        }
+        good_messages = [message for message in range(len(values)) if message not in bad]
+        decoded = self._key.decode([keys[message] for message in good_messages], key_names)
+        bad |= {good_messages[message]: f"key: {reason}" for message, reason in decoded.bad}
+        key_row_of = {
+            message: row
+            for row, message in enumerate(
+                message for message in good_messages if message not in bad
+            )
+        }
+        with_value = [message for message in key_row_of if values[message] is not None]
+        rows = self._value.decode([values[message] for message in with_value], value_names)
+        bad |= {with_value[message]: reason for message, reason in rows.bad}
+        value_row_of = {
+            message: row
+            for row, message in enumerate(message for message in with_value if message not in bad)
+        }
+        messages = [message for message in key_row_of if message not in bad]
+        key_rows = pa.array([key_row_of[message] for message in messages], pa.int64())
+        value_rows = pa.array([value_row_of.get(message) for message in messages], pa.int64())
         arrays = {
-            **{name: decoded.rows.column(name).take(key_rows) for name in of_key},
-            **{name: rows.rows.column(name).take(value_rows) for name in of_value},
-            CHANGE.name: pa.array([1 if n in places else -1 for n in messages], pa.int8()),
+            **{name: decoded.rows.column(name).take(key_rows) for name in key_names},
+            **{name: rows.rows.column(name).take(value_rows) for name in value_names},
+            CHANGE.name: pa.array(
+                [1 if message in value_row_of else -1 for message in messages], pa.int8()
+            ),
         }
         schema = pa.schema([self._schema.field(name) for name in names])
         if names:

@@ -133,10 +133,10 @@ class ReplacedFiles:
             keys = read_file(table, task, self._keys).cast(self._epoch_keys.schema)
             return bool(has_key_among(keys, self._epoch_keys).any())
 
-        chosen = list(tasks)
+        all_tasks = list(tasks)
         with ThreadPoolExecutor(_READERS) as pool:
-            touched = list(pool.map(is_touched, chosen))
-        return list(itertools.compress(chosen, touched))
+            is_replaced = list(pool.map(is_touched, all_tasks))
+        return list(itertools.compress(all_tasks, is_replaced))
 
     def _other_rows(self, table: Table, task: FileScanTask) -> pa.Table:
         """Return the rows of a file whose keys are not in the epoch."""

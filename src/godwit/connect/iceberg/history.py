@@ -307,40 +307,51 @@ class History:
     def _changed_pieces(self, snapshot: Snapshot) -> list[IcebergPiece]:
         """Return what a snapshot changed of its parent, from its own manifests."""
         manifests = snapshot.manifests(self.io)
-        number = snapshot.snapshot_id
-        own = [m for m in manifests if m.added_snapshot_id == number]
+        snapshot_id = snapshot.snapshot_id
+        own_manifests = [
+            manifest for manifest in manifests if manifest.added_snapshot_id == snapshot_id
+        ]
         added, removed = [], []
-        for entry in self._manifest_entries(own, ManifestContent.DATA):
+        for entry in self._manifest_entries(own_manifests, ManifestContent.DATA):
             if entry.status == ManifestEntryStatus.DELETED:
                 removed.append(entry)
-            elif entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == number:
+            elif entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id:
                 added.append(entry)
         changed = [
             entry
-            for entry in self._manifest_entries(own, ManifestContent.DELETES)
-            if _is_change(entry, number)
+            for entry in self._manifest_entries(own_manifests, ManifestContent.DELETES)
+            if _is_change(entry, snapshot_id)
         ]
         if not removed and not changed:
             return [self._piece_of_file(entry, 1, snapshot) for entry in added]
         deletes = list(self._manifest_entries(manifests, ManifestContent.DELETES))
-        before = self._index_deletes(e for e in deletes if not _is_added(e, number))
-        after = self._index_deletes(e for e in deletes if e.status != ManifestEntryStatus.DELETED)
+        deletes_before = self._index_deletes(
+            added_entry for added_entry in deletes if not _is_added(added_entry, snapshot_id)
+        )
+        deletes_after = self._index_deletes(
+            added_entry
+            for added_entry in deletes
+            if added_entry.status != ManifestEntryStatus.DELETED
+        )
         pieces = [
-            self._piece_of_file(entry, -1, snapshot, gone=before.deletes(entry))
+            self._piece_of_file(entry, -1, snapshot, gone=deletes_before.deletes(entry))
             for entry in removed
         ]
         if changed:
-            stays = (
+            kept_entries = (
                 entry
                 for entry in self._manifest_entries(manifests, ManifestContent.DATA)
-                if entry.status != ManifestEntryStatus.DELETED and not _is_added(entry, number)
+                if entry.status != ManifestEntryStatus.DELETED and not _is_added(entry, snapshot_id)
             )
-            for entry in stays:
+            for entry in kept_entries:
                 pieces += self._moved_deletes(
-                    entry, before.deletes(entry), after.deletes(entry), snapshot
+                    entry, deletes_before.deletes(entry), deletes_after.deletes(entry), snapshot
                 )
-        plus = [self._piece_of_file(e, 1, snapshot, gone=after.deletes(e)) for e in added]
-        return sorted([*pieces, *plus], key=lambda piece: piece.sign)  # which is stable
+        added_pieces = [
+            self._piece_of_file(added_entry, 1, snapshot, gone=deletes_after.deletes(added_entry))
+            for added_entry in added
+        ]
+        return sorted([*pieces, *added_pieces], key=lambda piece: piece.sign)  # which is stable
 
     def _moved_deletes(
         self,
@@ -361,17 +372,17 @@ class History:
         """Return the difference between all rows of two snapshots; ``None``: no rows."""
         if since is None and until is None:
             return []
-        stamp = self._existing_snapshot(until if until is not None else since)
+        snapshot = self._existing_snapshot(until if until is not None else since)
         old, new = self._live_files(since), self._live_files(until)
-        left, right = Counter(key for key, _ in old), Counter(key for key, _ in new)
-        gone, come = left - right, right - left
+        old_counts, new_counts = Counter(key for key, _ in old), Counter(key for key, _ in new)
+        removed, added = old_counts - new_counts, new_counts - old_counts
         pieces: list[IcebergPiece] = []
-        sides: tuple[_Side, _Side] = ((-1, gone, old), (1, come, new))
+        sides: tuple[_Side, _Side] = ((-1, removed, old), (1, added, new))
         for sign, counts, entries in sides:
             for key, entry in entries:
                 if counts[key]:
                     counts[key] -= 1
-                    pieces.append(self._piece_of_file(entry, sign, stamp, gone=key[1]))
+                    pieces.append(self._piece_of_file(entry, sign, snapshot, gone=key[1]))
         return pieces
 
     def _live_files(self, number: int | None) -> list[tuple[_FileKey, ManifestEntry]]:
@@ -549,19 +560,21 @@ class _DeleteIndex:
 
     def deletes(self, entry: ManifestEntry) -> tuple[Deletes, ...]:
         """Return the delete files that apply to a data file, in a fixed order."""
-        file, since = entry.data_file, entry.sequence_number or 0
-        own = [
-            d for sequence, d in self._deletes_of_file.get(file.file_path, ()) if sequence >= since
+        file, min_sequence = entry.data_file, entry.sequence_number or 0
+        applying = [
+            delete
+            for sequence, delete in self._deletes_of_file.get(file.file_path, ())
+            if sequence >= min_sequence
         ]
         if self._deletes_of_partition:
-            own += [
+            applying += [
                 deletes
-                for sequence, of_deletes, deletes in self._deletes_of_partition.get(
+                for sequence, delete_file, deletes in self._deletes_of_partition.get(
                     _comparable_partition(file), ()
                 )
-                if sequence >= since and _may_delete_from(of_deletes, file.file_path)
+                if sequence >= min_sequence and _may_delete_from(delete_file, file.file_path)
             ]
-        return tuple(sorted(own, key=lambda deletes: deletes.path))
+        return tuple(sorted(applying, key=lambda deletes: deletes.path))
 
 
 def _comparable_partition(file: DataFile) -> tuple[Any, ...]:

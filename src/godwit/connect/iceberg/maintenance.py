@@ -96,8 +96,8 @@ def _compact_small_files(
 ) -> Maintained:
     """Write the rows of small files to larger ones, in one commit."""
     names = [field.name for field in table.schema().fields]
-    seen = {task.file.file_path: _delete_file_paths(task) for task in tasks}
-    before = table.metadata
+    deletes_of_file = {task.file.file_path: _delete_file_paths(task) for task in tasks}
+    metadata_before = table.metadata
     rows = pa.concat_tables(
         [read_file(table, task, names) for task in tasks], promote_options="default"
     )
@@ -105,14 +105,14 @@ def _compact_small_files(
 
     def check(newest: Table) -> None:
         """Raise unless the newest version has the files, with the same deletes and columns."""
-        present = {
+        current = {
             task.file.file_path: _delete_file_paths(task) for task in newest.scan().plan_files()
         }
         metadata = newest.metadata
         if (
-            any(present.get(path) != deletes for path, deletes in seen.items())
-            or metadata.current_schema_id != before.current_schema_id
-            or metadata.default_spec_id != before.default_spec_id
+            any(current.get(path) != deletes for path, deletes in deletes_of_file.items())
+            or metadata.current_schema_id != metadata_before.current_schema_id
+            or metadata.default_spec_id != metadata_before.default_spec_id
         ):
             raise CommitFailedException("The files were replaced or changed meanwhile.")
 
@@ -167,33 +167,57 @@ def _expire_once(table: Table, retain_s: float) -> Maintained:
     ]
     if not expired:
         return Maintained()
-    own = {m.manifest_path: m for s in expired for m in s.manifests(table.io)}
-    table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in expired]).commit()
-    left = table.refresh().metadata.snapshots
-    removed = _delete_files_of(table, expired, own, left)
+    expired_manifests = {
+        manifest.manifest_path: manifest
+        for expired_snapshot in expired
+        for manifest in expired_snapshot.manifests(table.io)
+    }
+    table.maintenance.expire_snapshots().by_ids(
+        [expired_snapshot.snapshot_id for expired_snapshot in expired]
+    ).commit()
+    remaining = table.refresh().metadata.snapshots
+    removed = _delete_files_of(table, expired, expired_manifests, remaining)
     return Maintained(expired=len(expired), removed=removed)
 
 
 def _delete_files_of(
     table: Table,
     expired: Sequence[Snapshot],
-    own: dict[str, ManifestFile],
-    left: Sequence[Snapshot],
+    expired_manifests: dict[str, ManifestFile],
+    remaining: Sequence[Snapshot],
 ) -> int:
     """Delete the files of expired snapshots that none of those that are left has; count data files.
 
-    `own`: path → manifest of the expired ones.
+    `expired_manifests`: path → manifest of the expired ones.
     """
-    needed = {m.manifest_path: m for s in left for m in s.manifests(table.io)}
-    gone = {path: manifest for path, manifest in own.items() if path not in needed}
-    named = {file.file_path for m in gone.values() for file in _files_in(table, m, live=False)}
-    if named:
-        named -= {
-            file.file_path for m in needed.values() for file in _files_in(table, m, live=True)
+    needed_manifests = {
+        manifest_file.manifest_path: manifest_file
+        for snapshot in remaining
+        for manifest_file in snapshot.manifests(table.io)
+    }
+    unneeded_manifests = {
+        path: manifest
+        for path, manifest in expired_manifests.items()
+        if path not in needed_manifests
+    }
+    unneeded_files = {
+        file.file_path
+        for manifest_file in unneeded_manifests.values()
+        for file in _files_in(table, manifest_file, live=False)
+    }
+    if unneeded_files:
+        unneeded_files -= {
+            file.file_path
+            for manifest_file in needed_manifests.values()
+            for file in _files_in(table, manifest_file, live=True)
         }
-    lists = {s.manifest_list for s in expired} - {s.manifest_list for s in left}
-    _try_to_delete(table, [*sorted(named), *gone, *filter(None, lists)])
-    return len(named)
+    manifest_lists = {snapshot.manifest_list for snapshot in expired} - {
+        snapshot.manifest_list for snapshot in remaining
+    }
+    _try_to_delete(
+        table, [*sorted(unneeded_files), *unneeded_manifests, *filter(None, manifest_lists)]
+    )
+    return len(unneeded_files)
 
 
 def _files_in(table: Table, manifest: ManifestFile, *, live: bool) -> Iterator[DataFile]:

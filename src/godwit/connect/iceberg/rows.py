@@ -93,7 +93,9 @@ class IcebergPieceReader:
         self, access: Access, piece: IcebergPiece, names: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece with the columns `names`."""
-        needed = [n for n in dict.fromkeys([*names, *self.rows.filtered]) if n in self.columns]
+        read_names = [
+            name_ for name_ in dict.fromkeys([*names, *self.rows.filtered]) if name_ in self.columns
+        ]
         place, file = access.file(piece.path, piece.size)
         stored = PARQUET.schema(place, file)
         file_schema = pyarrow_to_schema(
@@ -103,23 +105,23 @@ class IcebergPieceReader:
             format_version=access.format_version,  # type: ignore[arg-type]
         )
         by_id = {column.field_id: column.name for column in file_schema.fields}
-        sources = {name: by_id.get(self.columns[name].field_id) for name in needed}
+        sources = {name: by_id.get(self.columns[name].field_id) for name in read_names}
         from_file = [stored.field(source) for source in sources.values() if source is not None]
         deleted = _Deleted(access, piece.path)
-        gone = deleted.rows_of(piece.gone)
+        deleted_rows = deleted.rows_of(piece.gone)
         among = None if piece.among is None else deleted.rows_of(piece.among)
         constants = dict(piece.constants)
         part = FileRange(file=file, start=piece.start, stop=piece.stop)
         row = piece.start
         schema = pa.schema([self.schema.field(name) for name in names])
-        for batch in PARQUET.read(place, part, from_file, [f.name for f in from_file]):
-            chosen = selected_rows(row, batch.num_rows, gone, among)
+        for batch in PARQUET.read(place, part, from_file, [column.name for column in from_file]):
+            selected = selected_rows(row, batch.num_rows, deleted_rows, among)
             row += batch.num_rows
-            rows = batch if chosen is None else batch.take(pa.array(chosen))
+            rows = batch if selected is None else batch.take(pa.array(selected))
             if not rows.num_rows:
                 continue
             values = {}
-            for name in needed:
+            for name in read_names:
                 column, source = self.columns[name], sources[name]
                 target = self.types.field(name)
                 if source is None:

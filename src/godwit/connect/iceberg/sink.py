@@ -322,19 +322,19 @@ class IcebergSink(TargetSink):
             "cannot be rolled back", "Check the catalog and the credentials."
         ):
             table = self._catalog.load_table(self._table_name)
-        target, left = self._snapshot_to_keep(
+        target, last_epoch = self._snapshot_to_keep(
             table.metadata, lambda point: is_shared(point, epochs)
         )
-        if not self._context.complete and left < min_epoch:
-            raise self._rollback_error(left, min_epoch)
+        if not self._context.complete and last_epoch < min_epoch:
+            raise self._rollback_error(last_epoch, min_epoch)
         with self._translating_errors(
             "cannot be rolled back", "Check the catalog and the credentials."
         ):
             if target is not None:
                 table.manage_snapshots().rollback_to_snapshot(target.snapshot_id).commit()
             else:  # there was nothing before; a table cannot return to having no snapshot
-                nothing = point_without_history(-1, self._context.query_id)
-                self._commit_rows(table, self._schema.empty_table(), nothing, complete=True)
+                no_epoch = point_without_history(-1, self._context.query_id)
+                self._commit_rows(table, self._schema.empty_table(), no_epoch, complete=True)
             self._last_epoch = self._last_epoch_in(
                 self._catalog.load_table(self._table_name).metadata
             )
@@ -446,17 +446,17 @@ class IcebergSink(TargetSink):
         query, writer = self._context.query_id, self._context.writer
         sequence = table.metadata.next_sequence_number()  # or more, if repeated
         text = point_text(point, writer, sequence=sequence)
-        before = table.metadata
+        metadata_before = table.metadata
         replaced: ReplacedFiles | None = None
         if self._merge_keys and rows.num_rows and not complete:
             replaced = ReplacedFiles(table, rows, self._merge_keys)
             if self._layout.version:
                 rows = replaced.without_older(table, rows, self._layout.version)
                 replaced = ReplacedFiles(table, rows, self._merge_keys) if rows.num_rows else None
-            stay = [
+            kept_rows = [
                 part.cast(self._schema) for part in (replaced.rows_that_stay if replaced else ())
             ]
-            rows = pa.concat_tables([*stay, self._without_deletes(rows)])
+            rows = pa.concat_tables([*kept_rows, self._without_deletes(rows)])
         else:
             rows = self._without_deletes(rows)
 
@@ -467,10 +467,12 @@ class IcebergSink(TargetSink):
             if retries is not None and last is not None and last.epoch >= point.epoch:
                 raise _EpochIsThereError("The epoch is in the table.")
             if (
-                metadata.current_schema_id != before.current_schema_id
-                or metadata.default_spec_id != before.default_spec_id
-                or last != self._last_epoch_in(before)  # it was rolled back
-                or (complete and metadata.current_snapshot_id != before.current_snapshot_id)
+                metadata.current_schema_id != metadata_before.current_schema_id
+                or metadata.default_spec_id != metadata_before.default_spec_id
+                or last != self._last_epoch_in(metadata_before)  # it was rolled back
+                or (
+                    complete and metadata.current_snapshot_id != metadata_before.current_snapshot_id
+                )
                 or (replaced is not None and not replaced.still_apply(refreshed))
             ):
                 raise CommitFailedException("The rows were made of an older snapshot.")
@@ -601,11 +603,15 @@ def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> Histor
     if text is None:
         return None
     # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
-    own = read_point_text(text, query_id, writer)
-    sequence = 0 if own is None else int(own[1].get("sequence", 0))
-    if own is None or not ancestors or any((s.sequence_number or 0) < sequence for s in ancestors):
+    recorded = read_point_text(text, query_id, writer)
+    sequence = 0 if recorded is None else int(recorded[1].get("sequence", 0))
+    if (
+        recorded is None
+        or not ancestors
+        or any((snapshot_.sequence_number or 0) < sequence for snapshot_ in ancestors)
+    ):
         return point_without_history(-1, query_id)
-    return own[0]
+    return recorded[0]
 
 
 def _existing_ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:

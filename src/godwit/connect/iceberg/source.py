@@ -207,19 +207,24 @@ class IcebergSource(Source):
         """Return a test for files that may have rows for the filters, by partition and metrics."""
         if not self._rows.filters:
             return lambda _: True
-        known, newest = self._look_up_columns().columns, metadata.schema()
-        names = {name: newest.find_column_name(field.field_id) for name, field in known.items()}
+        columns, newest = self._look_up_columns().columns, metadata.schema()
+        names = {name: newest.find_column_name(field.field_id) for name, field in columns.items()}
 
         def planner_of(names: Mapping[str, str | None]) -> ManifestGroupPlanner:
             expression = expression_of(self._rows.filters, names, newest)
             return ManifestGroupPlanner(metadata, table.io, expression)
 
-        metrics = planner_of(names)._build_metrics_evaluator()  # noqa: SLF001  the library's own test
+        metrics_may_match = planner_of(names)._build_metrics_evaluator()  # noqa: SLF001  the library's own test
         partitions: dict[int, Callable[[DataFile], bool]] = {}
 
         def partition_test(spec_id: int) -> Callable[[DataFile], bool]:
             unsafe = columns_cut_with_overflow(metadata.specs()[spec_id], newest)
-            planner = planner_of({n: None if now in unsafe else now for n, now in names.items()})
+            planner = planner_of(
+                {
+                    column_name: None if current_name in unsafe else current_name
+                    for column_name, current_name in names.items()
+                }
+            )
             try:
                 return planner._build_partition_evaluator(spec_id)  # noqa: SLF001
             except OverflowError:  # the library steps beyond the first or the last moment
@@ -228,7 +233,7 @@ class IcebergSource(Source):
         def may_have_rows(file: DataFile) -> bool:
             if file.spec_id not in partitions:
                 partitions[file.spec_id] = partition_test(file.spec_id)
-            return partitions[file.spec_id](file) and metrics(file)
+            return partitions[file.spec_id](file) and metrics_may_match(file)
 
         return may_have_rows
 
@@ -246,12 +251,12 @@ class IcebergSource(Source):
             return self._reader
         newest = self._load_newest().schema()
         shown = self._table_name
-        chosen = self._rows.names
-        if chosen is None:
-            chosen = tuple(field.name for field in newest.fields)
+        output_names = self._rows.names
+        if output_names is None:
+            output_names = tuple(field.name for field in newest.fields)
         fields = {field.name: field for field in newest.fields}
-        needed = list(dict.fromkeys([*chosen, *self._rows.filtered]))
-        if missing := [name for name in needed if name not in fields]:
+        read_names = list(dict.fromkeys([*output_names, *self._rows.filtered]))
+        if missing := [name for name in read_names if name not in fields]:
             raise SourceError(
                 f"The Iceberg table {shown!r} has no columns {listing(missing)}; it has "
                 f"{listing(list(fields))}.",
@@ -259,15 +264,17 @@ class IcebergSource(Source):
                 table=shown,
             )
         # Files may lack a required column whose value is that of the partition.
-        columns = {name: fields[name].model_copy(update={"required": False}) for name in needed}
+        columns = {name: fields[name].model_copy(update={"required": False}) for name in read_names}
         arrow = schema_to_pyarrow(Schema(*columns.values()), include_field_ids=False)
         arrow = common_schema(_pyarrow_schema_ensure_small_types(arrow))
         types = to_schema(arrow, where=f"The Iceberg table {shown!r}")
-        schema = self._rows.schema([types.field(name) for name in chosen], self._keys or ())
+        schema = self._rows.schema([types.field(name) for name in output_names], self._keys or ())
         if self._keys is None:
-            known = [newest.find_column_name(number) for number in newest.identifier_field_ids]
-            names = [name for name in known if name in schema.names and name is not None]
-            self.table_keys = tuple(names) if len(names) == len(known) else ()
+            identifier_names = [
+                newest.find_column_name(number) for number in newest.identifier_field_ids
+            ]
+            names = [name for name in identifier_names if name in schema.names and name is not None]
+            self.table_keys = tuple(names) if len(names) == len(identifier_names) else ()
         self._rows.check_filters(types)
         self._schema = schema
         self._reader = IcebergPieceReader(
@@ -281,24 +288,25 @@ class IcebergSource(Source):
         Columns that are new are reported.
         """
         newest = metadata.schema()
-        known = {field.field_id for field in self._look_up_columns().columns.values()}
-        new = [field.name for field in newest.fields if field.field_id not in known]
-        if new and self._rows.names is None:
+        known_ids = {field.field_id for field in self._look_up_columns().columns.values()}
+        new_names = [field.name for field in newest.fields if field.field_id not in known_ids]
+        if new_names and self._rows.names is None:
             self.report(
-                f"The Iceberg table {self._table_name!r} has new columns {listing(new)}, which the "
+                f"The Iceberg table {self._table_name!r} has new columns {listing(new_names)}, "
+                "which the "
                 "query reads once it was started again."
             )
         for name, field in self._look_up_columns().columns.items():
             for inner in Schema(field)._lazy_id_to_field.values():  # noqa: SLF001
                 current = newest._lazy_id_to_field.get(inner.field_id)  # noqa: SLF001
                 if current is None:
-                    what = "has been dropped from it"
+                    change = "has been dropped from it"
                 elif current.field_type.is_primitive and current.field_type != inner.field_type:
-                    what = f"is of type {current.field_type} now, not {inner.field_type}"
+                    change = f"is of type {current.field_type} now, not {inner.field_type}"
                 else:
                     continue
                 raise SourceError(
-                    f"The column {name!r} of the Iceberg table {self._table_name!r} {what}.",
+                    f"The column {name!r} of the Iceberg table {self._table_name!r} {change}.",
                     remedy="Start the query again; it then has the columns of the newest version.",
                     table=self._table_name,
                     column=name,
@@ -393,13 +401,13 @@ class IcebergSource(Source):
 
     def precedes(self, position: Position, other: Position) -> bool:
         """Return whether `position` is an earlier point of the same step."""
-        before, after = SnapshotPlace.decoded(position), SnapshotPlace.decoded(other)
-        if (before.table, before.snapshot) != (after.table, after.snapshot) or not before.part:
+        earlier, later = SnapshotPlace.decoded(position), SnapshotPlace.decoded(other)
+        if (earlier.table, earlier.snapshot) != (later.table, later.snapshot) or not earlier.part:
             return False
-        if not after.part:
+        if not later.part:
             return True
-        same = before.step == after.step
-        return same and (before.file, before.row) < (after.file, after.row)
+        is_same_step = earlier.step == later.step
+        return is_same_step and (earlier.file, earlier.row) < (later.file, later.row)
 
     # -- splits -----------------------------------------------------------------------------------
 
@@ -440,9 +448,9 @@ class IcebergSource(Source):
         except GodwitError:
             raise
         except FileNotFoundError as error:
-            where = "" if piece is None else f" of snapshot {piece.snapshot}"
+            of_snapshot = "" if piece is None else f" of snapshot {piece.snapshot}"
             raise SourceError(
-                f"The {what}{where} of the Iceberg table {self._table_name!r} is gone: its "
+                f"The {what}{of_snapshot} of the Iceberg table {self._table_name!r} is gone: its "
                 "snapshot expired before it was read, or the files were removed by hand.",
                 remedy="Start a new query, with a new checkpoint, from the newest snapshot. Let "
                 "snapshots expire later than a query stops or lags behind "

@@ -164,9 +164,9 @@ class KafkaSettings:
         """Value that identifies the settings, secrets included."""
         return (self.servers, *(f"{n}={_stable_text(v)}" for n, v in sorted(self.config.items())))
 
-    def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:
+    def client(self, log: ErrorLog, **overrides: Any) -> dict[str, Any]:
         """Return the settings of one client; those in `ours` override the user's."""
-        named = {name.replace("_", "."): value for name, value in ours.items()}
+        dotted = {name.replace("_", "."): value for name, value in overrides.items()}
         return {
             "client.id": "godwit",
             "logger": _LIBRARY_LOG,
@@ -174,7 +174,7 @@ class KafkaSettings:
             **self.config,
             "bootstrap.servers": self.servers,
             "error_cb": log,
-            **named,
+            **dotted,
         }
 
     def text_of(self, error: BaseException | KafkaError) -> str:
@@ -264,11 +264,11 @@ def check_server(where: str, server: str) -> None:
 
     `where`: the source or sink, for errors.
     """
-    scheme, separator, rest = server.rpartition("://")
+    scheme, separator, address = server.rpartition("://")
     if separator and scheme.lower() not in _PROTOCOLS:
         shown, problem = f"{scheme}://...", "a URL"
-        meant = rest.rpartition("@")[2].partition("/")[0] or "broker:9092"
-        remedy = f'Give {meant!r} alone: "host:port" without {scheme}://.'
+        suggested = address.rpartition("@")[2].partition("/")[0] or "broker:9092"
+        remedy = f'Give {suggested!r} alone: "host:port" without {scheme}://.'
     elif (match := _SERVER.fullmatch(server)) is None or not 0 < int(match["port"]) < 2**16:
         shown = server.rpartition("@")[2]
         problem, remedy = "not host:port", 'Give "host:port", as in "broker:9092".'
@@ -302,7 +302,7 @@ def check_settings(
         raise InvalidFlowError(
             f"{where} was given no servers.", remedy='Give "host:port", or a list of them.'
         )
-    for name in (part for servers_ in names for part in servers_.split(",")):
+    for name in (part for listed in names for part in listed.split(",")):
         check_server(where, name.strip())
     if config is not None and not isinstance(config, dict):
         raise InvalidFlowError(
@@ -317,11 +317,11 @@ def check_settings(
                 remedy=f"Use the option {option}=..." if option else "Leave it out.",
             )
         if str(name).startswith("kafka.") or spark_argument(name, _ARGUMENTS):
-            ours = spark_argument(name, _ARGUMENTS)
+            argument = spark_argument(name, _ARGUMENTS)
             raise InvalidFlowError(
                 f"{where}: config has {name!r}, which is an option of Spark only.",
-                remedy=f"Use the argument {ours}=."
-                if ours
+                remedy=f"Use the argument {argument}=."
+                if argument
                 else f"Write {name.removeprefix('kafka.')!r}; its names are librdkafka's.",
             )
     return KafkaSettings(
@@ -364,11 +364,15 @@ class ClusterAdmin:
     def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
         """Return topic → its state in the cluster; ``None`` if it is missing. Creates no topic."""
         start_s = time.monotonic()
-        wanted = TopicCollection(list(names))
+        collection = TopicCollection(list(names))
         while True:
-            asked = self._admin.describe_topics(wanted, request_timeout=self._settings.timeout_s)
+            futures = self._admin.describe_topics(
+                collection, request_timeout=self._settings.timeout_s
+            )
             try:
-                return {name: self._topic_state(future, start_s) for name, future in asked.items()}
+                return {
+                    name: self._topic_state(future, start_s) for name, future in futures.items()
+                }
             except KafkaFailedError as error:
                 if error.code not in _AWAY or self._is_timed_out(start_s):
                     raise

@@ -139,15 +139,15 @@ class RangeReader:
         Raises `KafkaFailedError` if no message comes within the time-out, `OffsetsLostError` if the
         partition no longer has them.
         """
-        few = sum(r.end - r.begin for r in ranges) <= FEW
-        waves = [list(ranges)] if few else [[r] for r in ranges]
+        is_small = sum(offset_range.end - offset_range.begin for offset_range in ranges) <= FEW
+        waves = [list(ranges)] if is_small else [[offset_range] for offset_range in ranges]
         for wave in waves:
             complete = False
             try:
                 self._start_fetching(wave)
-                for r in wave:
-                    yield from self._read_range(r)
-                complete = few
+                for offset_range in wave:
+                    yield from self._read_range(offset_range)
+                complete = is_small
             except KafkaException as error:
                 raise self._settings.to_error(error, self._log, time.monotonic()) from None
             finally:

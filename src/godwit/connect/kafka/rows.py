@@ -76,20 +76,20 @@ class MessageLayout:
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
         values = self._message_values(rows)
-        none = [None] * rows.num_rows
-        keys = self._message_keys(rows) if self.key else none
+        nulls = [None] * rows.num_rows
+        keys = self._message_keys(rows) if self.key else nulls
         if self.deletes and None in keys:
             raise UnwritableError("its key is null, and no message deletes a row without a key")
         if self.deletes and signs_of(rows) is None:
             raise UnwritableError(NO_SIGN)
-        headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else none
-        topics = rows[self.topics].to_pylist() if self.topics else none
-        partitions = rows[self.partitions].to_pylist() if self.partitions else none
-        gone: list[bool] = [False] * rows.num_rows
+        headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else nulls
+        topics = rows[self.topics].to_pylist() if self.topics else nulls
+        partitions = rows[self.partitions].to_pylist() if self.partitions else nulls
+        is_deleted: list[bool] = [False] * rows.num_rows
         if self.deletes and self.value.has_tombstones:
-            gone = pc.less(rows.column(CHANGE.name), 0).to_pylist()
-        for topic, partition, key, value, header, is_gone in zip(
-            topics, partitions, keys, values, headers, gone, strict=True
+            is_deleted = pc.less(rows.column(CHANGE.name), 0).to_pylist()
+        for topic, partition, key, value, header, deleted in zip(
+            topics, partitions, keys, values, headers, is_deleted, strict=True
         ):
             yield Outgoing(
                 self.topic if topic is None else topic,
@@ -97,7 +97,7 @@ class MessageLayout:
                 key,
                 value,
                 header,
-                is_gone,
+                deleted,
             )
 
     def _message_values(self, rows: pa.RecordBatch) -> list[Value]:
@@ -187,8 +187,8 @@ class SizeCheck:
         formats = (self.layout.value, self.layout.key_format)
         if not all(item is None or item.writes_any for item in formats):
             return False
-        beyond = map(KNOWN_YEARS.bad, batch.columns)  # which ISO 8601 text cannot have
-        return not any(bad is not None and pc.any(bad).as_py() for bad in beyond)
+        beyond_known_years = map(KNOWN_YEARS.bad, batch.columns)  # which ISO 8601 text cannot have
+        return not any(mask is not None and pc.any(mask).as_py() for mask in beyond_known_years)
 
     def _rows_too_large_or_bad(self, batch: pa.RecordBatch) -> Rejections | None:
         """Return the rows of a batch whose messages are too large or cannot be encoded."""

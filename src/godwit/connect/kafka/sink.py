@@ -394,23 +394,23 @@ class KafkaSink(TargetSink):
 
         `start_s`: when the attempt began. `last`: it was the second one.
         """
-        met: KafkaError = error.args[0]
+        kafka_error: KafkaError = error.args[0]
         undelivered = self._undelivered
-        if met.code() in _FENCED or (met.fatal() and not last):
+        if kafka_error.code() in _FENCED or (kafka_error.fatal() and not last):
             self._drop_producer()
-            if met.code() in _FENCED:
+            if kafka_error.code() in _FENCED:
                 raise self._fenced_error(time.monotonic() - start_s, error) from None
             return
-        if met.txn_requires_abort() and self._producer is not None:
+        if kafka_error.txn_requires_abort() and self._producer is not None:
             self._abort_transaction(self._producer)
         else:
             self._drop_producer()
-        first = undelivered[0][1] if undelivered else met
-        if first.code() in _PERMANENT:
-            on = f" (topic {undelivered[0][0]!r})" if undelivered else ""
+        first_error = undelivered[0][1] if undelivered else kafka_error
+        if first_error.code() in _PERMANENT:
+            on_topic = f" (topic {undelivered[0][0]!r})" if undelivered else ""
             raise self._target_error(
-                f"messages are refused: {self.text_of(KafkaException(first))}{on}",
-                _PERMANENT[first.code()],
+                f"messages are refused: {self.text_of(KafkaException(first_error))}{on_topic}",
+                _PERMANENT[first_error.code()],
             ) from None
         if last:
             raise error
@@ -449,21 +449,21 @@ class KafkaSink(TargetSink):
         if self._producer is not None:
             return self._producer
         start_s = time.monotonic()
-        chosen: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "linger.ms": 5,
             "partitioner": self._partitioner,
             "message.max.bytes": min(max(self._max_bytes, 1_000_000), 1_000_000_000),
         }
-        ours: dict[str, Any] = {"delivery_report_only_error": True, "enable_idempotence": True}
+        required: dict[str, Any] = {"delivery_report_only_error": True, "enable_idempotence": True}
         if self._exactly_once:
-            ours["transactional_id"] = self._transactional_id
-            ours["transaction_timeout_ms"] = round(self._transaction_s * 1000)
+            required["transactional_id"] = self._transactional_id
+            required["transaction_timeout_ms"] = round(self._transaction_s * 1000)
             if _KNOWS_RECOVERY:
                 # Else it forgets all brokers whenever none can be reached: see `_record_epoch`.
-                chosen["metadata.recovery.strategy"] = "none"
+                defaults["metadata.recovery.strategy"] = "none"
         else:
-            chosen["message.timeout.ms"] = round(self._settings.timeout_s * 1000)
-        settings = {**chosen, **self._settings.client(self._log, **ours)}
+            defaults["message.timeout.ms"] = round(self._settings.timeout_s * 1000)
+        settings = {**defaults, **self._settings.client(self._log, **required)}
         try:
             producer = Producer({**settings, "on_delivery": self._not_delivered})
             if self._exactly_once:
@@ -556,11 +556,11 @@ class KafkaSink(TargetSink):
         """Yield the rows in batches, one row per key where rows are upserts."""
         keys = self._messages.key if self._messages.deletes else ()
         if keys and self._messages.value.writes_changes:
-            by = [*keys, CHANGE.name]
-            parts = list(cast_batches(output, self._schema, self._context.name, by))
-            none = pa.RecordBatch.from_pylist([], self._schema)
-            whole = paired_rows(pa.concat_batches([none, *parts]), keys, self._context.kind)
-            yield from split_batch(whole, rows=_ROWS, size_bytes=_BYTES)
+            sort_columns = [*keys, CHANGE.name]
+            parts = list(cast_batches(output, self._schema, self._context.name, sort_columns))
+            no_rows = pa.RecordBatch.from_pylist([], self._schema)
+            paired = paired_rows(pa.concat_batches([no_rows, *parts]), keys, self._context.kind)
+            yield from split_batch(paired, rows=_ROWS, size_bytes=_BYTES)
             return
         rows = rows_to_write(output, self._schema, keys, self._context.name, self._context.kind)
         for gathered in join_small_batches(rows, rows=_ROWS):

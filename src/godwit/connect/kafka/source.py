@@ -255,21 +255,23 @@ class KafkaSource(Source):
             for partition, stop in enumerate(state["next"])
             if stop > _next_offset(begin, topic, partition)
         ]
-        here = all(
-            r.begin == first and r.end <= last
-            for r in ranges
-            for first, last in [self._fetched_offsets.get(r.topic_partition, (-1, -1))]
+        is_fetched = all(
+            offset_range.begin == first and offset_range.end <= last
+            for offset_range in ranges
+            for first, last in [self._fetched_offsets.get(offset_range.topic_partition, (-1, -1))]
         )
-        asked = _num_offsets(ranges)
-        if self._admin is not None and not here:
+        num_requested = _num_offsets(ranges)
+        if self._admin is not None and not is_fetched:
             ranges = self._without_deleted(ranges)
         total = _num_offsets(ranges)
         rows = total if total <= _FEW else -(-total // max(1, parallelism))
         splits = [self._make_split(part) for part in _cut_ranges(ranges, rows)]
-        if asked > total:
-            missing = asked - total
-            what = f"{counted(missing, 'offset')} that retention deleted"
-            splits.append(Split(rows=0, size_bytes=0, what=what, payload=(), missing=missing))
+        if num_requested > total:
+            missing = num_requested - total
+            description = f"{counted(missing, 'offset')} that retention deleted"
+            splits.append(
+                Split(rows=0, size_bytes=0, what=description, payload=(), missing=missing)
+            )
         return splits
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
@@ -378,29 +380,39 @@ class KafkaSource(Source):
         with self._translating_errors("cannot tell how far it reaches"):
             self._check_topics(position)
             # Who waits for an earlier end is to hear whether it is reached.
-            here = self._fetched_ends(position) if fetched and until is None else None
-            ends = self._end_offsets(position) if here is None else here
+            fetched_ends = self._fetched_ends(position) if fetched and until is None else None
+            ends = self._end_offsets(position) if fetched_ends is None else fetched_ends
             self._fetched_offsets = {
-                p: (_next_offset(position, *p), end) for p, end in (here or {}).items()
+                topic_partition: (_next_offset(position, *topic_partition), end)
+                for topic_partition, end in (fetched_ends or {}).items()
             }
             if until is not None:
-                ends = {p: min(end, _next_offset(until, *p)) for p, end in ends.items()}
-            begins = {p: _next_offset(position, *p) for p in ends}
+                ends = {
+                    topic_partition: min(end, _next_offset(until, *topic_partition))
+                    for topic_partition, end in ends.items()
+                }
+            begins = {
+                topic_partition: _next_offset(position, *topic_partition)
+                for topic_partition in ends
+            }
             # Of a partition that says nothing new, an epoch's end is its begin.
-            available = {p: max(0, ends[p] - begins[p]) for p in ends}
+            available = {
+                topic_partition: max(0, ends[topic_partition] - begins[topic_partition])
+                for topic_partition in ends
+            }
             shares = dict(zip(available, fair_shares([*available.values()], limit), strict=True))
-        after: dict[str, Any] = {}
+        next_position: dict[str, Any] = {}
         for topic in self._topics:
-            known = position.get(topic, {"id": self._states[topic].id, "next": []})
-            offsets = list(known["next"])
+            topic_position = position.get(topic, {"id": self._states[topic].id, "next": []})
+            offsets = list(topic_position["next"])
             for partition in range(self._states[topic].num_partitions):
                 share = shares.get((topic, partition), 0)
                 if partition < len(offsets):
                     offsets[partition] += share
                 elif share:  # new ones before it have nothing yet
                     offsets += [0] * (partition - len(offsets)) + [share]
-            after[topic] = {"id": known["id"], "next": offsets}
-        return after
+            next_position[topic] = {"id": topic_position["id"], "next": offsets}
+        return next_position
 
     def _starting_position(self) -> Position:
         """Return the position chosen by ``start=``, with the topics' ids."""
@@ -538,30 +550,35 @@ class KafkaSource(Source):
         """Return ranges without offsets that retention has deleted, or raise for these."""
         assert self._admin is not None
         with self._translating_errors("cannot tell what its topics still have"):
-            first = self._admin.first_offsets([r.topic_partition for r in ranges])
-        present = []
-        for r in ranges:
-            begin = first[r.topic_partition]
-            if begin <= r.begin:
-                present.append(r)
+            first = self._admin.first_offsets(
+                [offset_range.topic_partition for offset_range in ranges]
+            )
+        existing = []
+        for offset_range in ranges:
+            begin = first[offset_range.topic_partition]
+            if begin <= offset_range.begin:
+                existing.append(r)
                 continue
-            lost = min(begin, r.end) - r.begin
-            what = (
-                f"partition {r.partition} of topic {r.topic!r} begins with offset {begin}, and "
-                f"{counted(lost, 'offset')} from {r.begin} are yet to be read"
+            lost = min(begin, offset_range.end) - offset_range.begin
+            problem = (
+                f"partition {offset_range.partition} of topic {offset_range.topic!r} begins with "
+                f"offset {begin}, and "
+                f"{counted(lost, 'offset')} from {offset_range.begin} are yet to be read"
             )
             if not self._skips_lost_messages:
                 raise self._source_error(
-                    f"{what}: retention has overtaken the query",
+                    f"{problem}: retention has overtaken the query",
                     'Raise the topic\'s retention. To continue without them: on_data_loss="skip".',
-                    topic=r.topic,
-                    partition=r.partition,
-                    offset=r.begin,
+                    topic=offset_range.topic,
+                    partition=offset_range.partition,
+                    offset=offset_range.begin,
                 )
-            self.report(f"{self._name_in_errors}: {what}; they are left out.")
-            if begin < r.end:
-                present.append(OffsetRange(r.topic, r.partition, begin, r.end))
-        return present
+            self.report(f"{self._name_in_errors}: {problem}; they are left out.")
+            if begin < offset_range.end:
+                existing.append(
+                    OffsetRange(offset_range.topic, offset_range.partition, begin, offset_range.end)
+                )
+        return existing
 
     def _make_split(self, ranges: tuple[OffsetRange, ...]) -> Split:
         """Make a split of ranges of offsets."""
@@ -618,15 +635,15 @@ class KafkaSource(Source):
         self, offset_range: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
     ) -> Unreadable:
         """Raise for messages that cannot be decoded, or return them as `Unreadable`."""
-        place, reason = bad[0]
-        offset = messages[place].offset()
-        what = (
+        position_, reason = bad[0]
+        offset = messages[position_].offset()
+        problem = (
             f"the message at offset {offset} of partition {offset_range.partition} of topic "
             f"{offset_range.topic!r} cannot be read ({self._settings.secrets.hide(reason)})"
         )
         if self._on_bad == "refuse":
             raise self._source_error(
-                what,
+                problem,
                 "Give the format that the topic has (value=...). To leave such messages out: "
                 'on_bad="skip", or on_bad="divert" with a sink, rejects=..., that gets them.',
                 topic=offset_range.topic,
@@ -634,21 +651,21 @@ class KafkaSource(Source):
                 offset=offset,
             )
         if self._on_bad == "skip":
-            more = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
+            further = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
             _logger.warning(
                 "%s: %s%s; %s left out.",
                 self._name_in_errors,
-                what,
-                more,
+                problem,
+                further,
                 counted(len(bad), "message"),
             )
-        those = [messages[position] for position, _ in bad]
+        bad_messages = [messages[position] for position, _ in bad]
         columns = [
             pa.array([self._settings.secrets.hide(reason) for _, reason in bad])
             if name == "error"
-            else pa.array(list(map(Message.value, those)), pa.binary())
+            else pa.array(list(map(Message.value, bad_messages)), pa.binary())
             if name == "value"
-            else _readable_column(name, offset_range, those)
+            else _readable_column(name, offset_range, bad_messages)
             for name in _UNREADABLE.names
         ]
         return Unreadable(rows=pa.RecordBatch.from_arrays(columns, schema=_UNREADABLE))
@@ -751,15 +768,15 @@ def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
     """
     if limit is None or sum(available) <= limit:
         return list(available)
-    have = np.asarray(available, np.int64)
-    shares = np.zeros_like(have)
-    left = limit
-    while left >= (needy := np.flatnonzero(have > shares)).size:
-        extra = np.minimum(have[needy] - shares[needy], left // needy.size)
+    available_ = np.asarray(available, np.int64)
+    shares = np.zeros_like(available_)
+    remaining = limit
+    while remaining >= (needy := np.flatnonzero(available_ > shares)).size:
+        extra = np.minimum(available_[needy] - shares[needy], remaining // needy.size)
         shares[needy] += extra
-        left -= int(extra.sum())
-    most = np.argsort(shares[needy] - have[needy], kind="stable")[:left]
-    shares[needy[most]] += 1
+        remaining -= int(extra.sum())
+    neediest = np.argsort(shares[needy] - available_[needy], kind="stable")[:remaining]
+    shares[needy[neediest]] += 1
     return [int(share) for share in shares]
 
 

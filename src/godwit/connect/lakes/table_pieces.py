@@ -159,43 +159,45 @@ def epoch_end(
 
     `num_rows`: an upper bound of the rows of a piece.
     """
-    place, left, taken, skipped = begin, limits.rows, 0, 0
-    following = iter(versions)
+    place, rows_left, num_pieces, skipped = begin, limits.rows, 0, 0
+    next_versions = iter(versions)
     for number_of_version in itertools.count():
-        if taken and limits.versions is not None and number_of_version >= limits.versions:
+        if num_pieces and limits.versions is not None and number_of_version >= limits.versions:
             break
         try:
-            version = next(following, None)
+            version = next(next_versions, None)
         except SourceError:
-            if taken:
+            if num_pieces:
                 break
             raise
         if version is None:
             break
         is_whole = limits.whole and version.is_commit
-        if is_whole and taken:
-            further = [piece for piece in version.pieces if not piece.is_skipped]
-            if limits.files is not None and taken + len(further) > limits.files:
+        if is_whole and num_pieces:
+            read_pieces = [piece for piece in version.pieces if not piece.is_skipped]
+            if limits.files is not None and num_pieces + len(read_pieces) > limits.files:
                 break
-            if left is not None and sum(map(num_rows, further)) > left:
+            if rows_left is not None and sum(map(num_rows, read_pieces)) > rows_left:
                 break
         for number, piece in version.ranges():
             if piece.is_skipped:
                 skipped += 1
                 continue
             end = None
-            if not is_whole and taken and (left == 0 or taken == limits.files):
+            if not is_whole and num_pieces and (rows_left == 0 or num_pieces == limits.files):
                 end = piece.start
-            elif left is not None:
+            elif rows_left is not None:
                 count = num_rows(piece)
-                if not is_whole and piece.among_rows is None and count > left:
-                    end = piece.start + left
-                left = max(left - count, 0)
+                if not is_whole and piece.among_rows is None and count > rows_left:
+                    end = piece.start + rows_left
+                rows_left = max(rows_left - count, 0)
             if end is not None:
-                return EpochEnd(place=version.place(number, end), taken=taken + 1, skipped=skipped)
-            taken += 1
+                return EpochEnd(
+                    place=version.place(number, end), taken=num_pieces + 1, skipped=skipped
+                )
+            num_pieces += 1
         place = version.after
-    return EpochEnd(place=place, taken=taken, skipped=skipped)
+    return EpochEnd(place=place, taken=num_pieces, skipped=skipped)
 
 
 class PieceFiles(Protocol[_ReadT_contra]):
@@ -227,11 +229,11 @@ class PieceSplitter(Generic[PieceT]):
         target = max(total / max(parallelism, 1), _MIN_SPLIT_BYTES)
         parts = [part for piece in pieces for part in self._cut(piece, target)]
         grouped: dict[int, list[PieceT]] = {}
-        before = 0.0
+        bytes_before = 0.0
         for part in parts:
             size = self._size_of(part)
-            grouped.setdefault(int((before + size / 2) / target), []).append(part)
-            before += size
+            grouped.setdefault(int((bytes_before + size / 2) / target), []).append(part)
+            bytes_before += size
         return [
             self._split(group, skipped if number == 0 else 0, filtered=filtered)
             for number, group in enumerate(grouped.values())
@@ -280,10 +282,12 @@ class PieceSplitter(Generic[PieceT]):
         layout = self._layout_of(piece)
         stop = layout.rows if piece.stop is None else piece.stop
         _, file = self._files.file_of(piece)
-        whole = FileRange(file=replace(file, size=max(file.size, 1)), start=piece.start, stop=stop)
-        edges = [piece.start, *PARQUET.cut_row_groups(whole, layout, target / 8), stop]
-        for start, upto in itertools.pairwise(edges):
-            yield replace(piece, start=start, stop=piece.stop if upto == stop else upto)
+        bounded = FileRange(
+            file=replace(file, size=max(file.size, 1)), start=piece.start, stop=stop
+        )
+        edges = [piece.start, *PARQUET.cut_row_groups(bounded, layout, target / 8), stop]
+        for start, part_end in itertools.pairwise(edges):
+            yield replace(piece, start=start, stop=piece.stop if part_end == stop else part_end)
 
     def _split(self, group: Sequence[PieceT], skipped: int, *, filtered: bool) -> Split:
         """Return a split of pieces; adjacent parts of one file become one."""
@@ -295,22 +299,24 @@ class PieceSplitter(Generic[PieceT]):
             else:
                 pieces.append(part)
         counts = [self.known_rows(piece) for piece in pieces]
-        known = [count for count in counts if count is not None]
+        known_counts = [count for count in counts if count is not None]
         first = pieces[0]
-        what = first.file_path
+        description = first.file_path
         if len(pieces) > 1:
-            what = f"{counted(len(pieces), 'file')} from {what}"
+            description = f"{counted(len(pieces), 'file')} from {description}"
         elif first.is_cut:
-            what = f"{what} from {first.start} to {first.stop or first.file_rows or 'end'}"
+            description = (
+                f"{description} from {first.start} to {first.stop or first.file_rows or 'end'}"
+            )
         if skipped:
-            what += f", {counted(skipped, 'file')} skipped by filters"
+            description += f", {counted(skipped, 'file')} skipped by filters"
         return Split(
-            rows=sum(known) if len(known) == len(counts) else None,
+            rows=sum(known_counts) if len(known_counts) == len(counts) else None,
             exact=not filtered and all(piece.is_exact for piece in pieces),
             size_bytes=sum(int(self._size_of(piece)) for piece in pieces)
             if all(piece.file_bytes for piece in pieces)
             else None,
-            what=f"{first.version_name}: {what}",
+            what=f"{first.version_name}: {description}",
             payload=tuple(pieces),
             arrived_us=tuple(piece.timestamp_ms * 1000 for piece in pieces if piece.timestamp_ms),
         )

@@ -88,13 +88,15 @@ class TableRows:
                 "rows; a source of changes reads them.",
             )
         names, include = arguments["columns"], arguments["include"]
-        chosen = [include] if isinstance(include, str) else include
-        further = dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
-        known = (version, *_INCLUDED)
-        if unknown := [kind for kind in further if kind not in known]:
+        included = [include] if isinstance(include, str) else include
+        extra_columns = (
+            dict(included) if isinstance(included, Mapping) else {name: name for name in included}
+        )
+        possible = (version, *_INCLUDED)
+        if unknown := [kind for kind in extra_columns if kind not in possible]:
             raise SourceError(
                 f"{article} {format_name} source cannot include {listing(unknown)}.",
-                remedy=f"Give any of {listing(list(known))}, or a mapping that renames them.",
+                remedy=f"Give any of {listing(list(possible))}, or a mapping that renames them.",
             )
         where = f"The source of the {format_name} table {table[1]!r}"
         return cls(
@@ -105,7 +107,7 @@ class TableRows:
             skips=on_change == "skip",
             names=None if names is None else (names,) if isinstance(names, str) else tuple(names),
             filters=checked_filters(arguments["filters"], where),
-            include={str(kind): str(name) for kind, name in further.items()},
+            include={str(kind): str(name) for kind, name in extra_columns.items()},
             max_rows=arguments["max_rows_per_epoch"],
             max_files=arguments["max_files_per_epoch"],
             whole=whole,

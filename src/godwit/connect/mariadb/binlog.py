@@ -191,44 +191,56 @@ def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
     codes = list(reader.take(reader.number()))
     if unknown := set(codes) - _TYPES:
         raise UnknownMariaTypeError(min(unknown))
-    metas = _Reader(reader.text())
-    meta = [_read_meta(metas, codes, place) for place in range(len(codes))]
+    meta_reader = _Reader(reader.text())
+    meta = [_read_meta(meta_reader, codes, position) for position in range(len(codes))]
     reader.take((len(codes) + 7) // 8)
     fields: dict[int, bytes] = {}
     while reader.more:
         kind = reader.take(1)[0]
         fields[kind] = reader.text()
-    numbers = [place for place, code in enumerate(codes) if code in _NUMBERS]
-    signs = fields.get(1, b"")
+    numeric_positions = [position for position, code in enumerate(codes) if code in _NUMBERS]
+    unsigned_bits = fields.get(1, b"")
     unsigned = (
-        {p for n, p in enumerate(numbers) if signs[n >> 3] << (n & 7) & 0x80} if signs else set()
+        {
+            position_
+            for index, position_ in enumerate(numeric_positions)
+            if unsigned_bits[index >> 3] << (index & 7) & 0x80
+        }
+        if unsigned_bits
+        else set()
     )
     collations = {
-        **_collations(fields, 2, [p for p, code in enumerate(codes) if code in _TEXTS]),
-        **_collations(fields, 10, [p for p, code in enumerate(codes) if code in {ENUM, SET}]),
+        **_collations(
+            fields, 2, [position_ for position_, code in enumerate(codes) if code in _TEXTS]
+        ),
+        **_collations(
+            fields, 10, [position_ for position_, code in enumerate(codes) if code in {ENUM, SET}]
+        ),
     }
     names = list(_packed_texts(fields.get(4, b"")))
     labels = {
-        place: values
+        position: values
         for code, kind in ((SET, 5), (ENUM, 6))
-        for place, values in zip(
-            [p for p, c in enumerate(codes) if c == code],
+        for position, values in zip(
+            [position_ for position_, code_ in enumerate(codes) if code_ == code],
             _packed_text_lists(fields.get(kind, b"")),
             strict=False,
         )
     }
     columns = []
-    for place, code in enumerate(codes):
-        cs = charset(collations[place]) if place in collations else Charset("binary")
-        decode = cs.decoder() if cs.known else None
-        named = [decode(v) if decode else v for v in labels.get(place, ())]
+    for position, code in enumerate(codes):
+        column_charset = (
+            charset(collations[position]) if position in collations else Charset("binary")
+        )
+        decode = column_charset.decoder() if column_charset.known else None
+        value_labels = [decode(label) if decode else label for label in labels.get(position, ())]
         column = LogColumn(
-            names[place].decode() if names else "",
+            names[position].decode() if names else "",
             code,
-            meta[place],
-            place in unsigned,
-            cs,
-            tuple(named),
+            meta[position],
+            position in unsigned,
+            column_charset,
+            tuple(value_labels),
         )
         columns.append(column)
     keys = (
@@ -406,9 +418,23 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
         return None
     if words[0] == "DROP" and words[1:2] in (["DATABASE"], ["SCHEMA"]):
         dropped = tokens[-1][0].casefold()
-        number = next((n for n, t in enumerate(tables) if t[0].casefold() == dropped), None)
+        number = next(
+            (
+                index
+                for index, table_name in enumerate(tables)
+                if table_name[0].casefold() == dropped
+            ),
+            None,
+        )
         return None if number is None else Effect(number, "gone")
-    number = next((n for n, t in enumerate(tables) if _is_name_of_table(tokens, schema, *t)), None)
+    number = next(
+        (
+            index
+            for index, table_name in enumerate(tables)
+            if _is_name_of_table(tokens, schema, *table_name)
+        ),
+        None,
+    )
     if number is None:
         return None
     text = " ".join("?" if quoted else w for w, (_, quoted) in zip(words, tokens, strict=True))
@@ -425,7 +451,14 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
         return Effect(number, "truncated")
     name = [token for token in tokens[words.index("TABLE") + 1 :] if token[0].upper() not in _IF]
     name = name[: 3 if name[1:2] == [(".", False)] else 1]
-    number = next((n for n, t in enumerate(tables) if _is_name_of_table(name, schema, *t)), None)
+    number = next(
+        (
+            index
+            for index, table_name in enumerate(tables)
+            if _is_name_of_table(name, schema, *table_name)
+        ),
+        None,
+    )
     if number is None:
         return None
     if is_replaced or _RENAMES.search(text):
@@ -464,12 +497,14 @@ def _lost_columns(words: Sequence[str]) -> Iterator[str]:
         kind = word.upper()
         if kind not in {"DROP", "RENAME", "CHANGE"}:
             continue
-        rest = [
-            w for w in words[place + 1 : place + 8] if w.upper() not in {"COLUMN", "IF", "EXISTS"}
+        names = [
+            following
+            for following in words[place + 1 : place + 8]
+            if following.upper() not in {"COLUMN", "IF", "EXISTS"}
         ]
-        if kind == "DROP" and rest and rest[0].upper() not in _NOT_COLUMNS:
-            yield rest[0]
-        elif kind == "CHANGE" and rest[:1] != rest[1:2]:
-            yield from rest[:2]
-        elif kind == "RENAME" and rest[1:2] and rest[1].upper() == "TO":
-            yield from (rest[0], *rest[2:3])
+        if kind == "DROP" and names and names[0].upper() not in _NOT_COLUMNS:
+            yield names[0]
+        elif kind == "CHANGE" and names[:1] != names[1:2]:
+            yield from names[:2]
+        elif kind == "RENAME" and names[1:2] and names[1].upper() == "TO":
+            yield from (names[0], *names[2:3])

@@ -142,5 +142,5 @@ def mariadb(
         on_truncate=on_truncate,
         timeout_s=seconds(timeout, "The timeout of a MariaDB source"),
     )
-    named = f"{where} of {listing(list(options.tables))}"
-    return MariaDBSource(MariaServer(parse_dsn(url, where), named), options)
+    described = f"{where} of {listing(list(options.tables))}"
+    return MariaDBSource(MariaServer(parse_dsn(url, where), described), options)

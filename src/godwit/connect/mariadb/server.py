@@ -62,16 +62,18 @@ def parse_dsn(dsn: str | Mapping[str, Any], where: str) -> dict[str, Any]:
             remedy='Write "mariadb://user:password@host:3306/database", with %40 for @, %2F for / '
             "and %25 for % in the password, or a mapping of PyMySQL's parameters.",
         )
-    known = {name: value for name, value in parts.items() if value is not None}
+    parameters = {name: value for name, value in parts.items() if value is not None}
     if url.username is not None:
-        known["user"] = unquote(url.username)
+        parameters["user"] = unquote(url.username)
     if url.password is not None:
-        known["password"] = unquote(url.password)
-        Secrets.of_values({"password": known["password"]})
+        parameters["password"] = unquote(url.password)
+        Secrets.of_values({"password": parameters["password"]})
     if url.path[1:]:
-        known["database"] = unquote(url.path[1:])
-    more = {n: int(v) if v.isdigit() else v for n, v in parse_qsl(url.query)}
-    return known | more
+        parameters["database"] = unquote(url.path[1:])
+    options = {
+        name_: int(option) if option.isdigit() else option for name_, option in parse_qsl(url.query)
+    }
+    return parameters | options
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +171,18 @@ def check_server(server: MariaServer, connection: Connection) -> tuple[str, str]
             raise server.error(
                 f"needs MariaDB 10.5 or newer, and the server is {version}", "Upgrade it."
             )
-        for name, (needed, remedy) in _NEEDED.items():
+        for name, (required, remedy) in _NEEDED.items():
             [(value,)] = query(connection, f"SELECT @@GLOBAL.{name}")
-            if str(value).upper() != needed:
+            if str(value).upper() != required:
                 words = {"0": "off", "1": "on"}
                 raise server.error(
-                    f"needs a server with {name} = {words.get(needed, needed)}, and it is "
+                    f"needs a server with {name} = {words.get(required, required)}, and it is "
                     f"{words.get(str(value), value)}",
                     f"{remedy} Changes that were logged before cannot be read.",
                 )
         [(number,)] = query(connection, "SELECT @@GLOBAL.server_id")
-        known = dict(query(connection, "SHOW GLOBAL VARIABLES LIKE 'server_uid'"))
-    return str(known.get("server_uid", number)), str(number)
+        variables = dict(query(connection, "SHOW GLOBAL VARIABLES LIKE 'server_uid'"))
+    return str(variables.get("server_uid", number)), str(number)
 
 
 def check_filters(

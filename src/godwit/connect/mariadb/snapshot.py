@@ -137,24 +137,26 @@ def _key_range_condition(table: MariaTable, after: Key | None, up_to: Key | None
     names = [column.values.compared(quoted(column.name)) for column in columns]
     conditions = [
         _key_comparison(
-            names, [c.literal(text) for c, text in zip(columns, key, strict=True)], sign
+            names,
+            [key_column.literal(text) for key_column, text in zip(columns, key, strict=True)],
+            operator,
         )
-        for sign, key in ((">", after), ("<", up_to))
+        for operator, key in ((">", after), ("<", up_to))
         if key is not None
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _key_comparison(names: Sequence[str], values: Sequence[str], sign: str) -> str:
+def _key_comparison(names: Sequence[str], values: Sequence[str], operator: str) -> str:
     """Return the condition that a key is after another, or (``<``) not after it.
 
     It is written out, since the server uses an index for its first part only then.
     """
     [name, *names], [value, *values] = names, values
     if not names:
-        return f"{name} {sign}{'=' if sign == '<' else ''} {value}"
-    rest = _key_comparison(names, values, sign)
-    return f"({name} {sign}= {value} AND ({name} {sign} {value} OR {rest}))"
+        return f"{name} {operator}{'=' if operator == '<' else ''} {value}"
+    later_columns = _key_comparison(names, values, operator)
+    return f"({name} {operator}= {value} AND ({name} {operator} {value} OR {later_columns}))"
 
 
 def keys_up_to(

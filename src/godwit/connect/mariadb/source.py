@@ -309,8 +309,8 @@ class MariaDBSource(TableSource):
             )
         types = []
         for column in columns:
-            known = table.column(column.name)
-            types.append(column.values("" if known is None else known.values.kind))
+            catalogued = table.column(column.name)
+            types.append(column.values("" if catalogued is None else catalogued.values.kind))
         places = {column.name: place for place, column in enumerate(columns)}
         keys = {columns[place].name for place in described.keys}
         self._checked_reading(
@@ -329,23 +329,26 @@ class MariaDBSource(TableSource):
         if effect is None:
             return None
         table = tables[effect.table]
-        shown = " ".join(statement.split())[:100]
+        shortened = " ".join(statement.split())[:100]
         if effect.what == "truncated":
             return self._truncation_error(table)
         if effect.what == "altered":
-            lost = [c for c in self._row_layout.columns if c.name in effect.columns]
+            lost = [column for column in self._row_layout.columns if column.name in effect.columns]
             if lost:
-                return self._column_error(table, lost[0], f"was dropped or renamed by {shown!r}")
+                return self._column_error(
+                    table, lost[0], f"was dropped or renamed by {shortened!r}"
+                )
             self.report(
-                f"{self._server.where}: {table.name} was altered by {shown!r}. Values that this "
+                f"{self._server.where}: {table.name} was altered by {shortened!r}. Values that "
+                "this "
                 "changed are not in the log."
             )
             return None
-        what = "that was dropped, renamed, or created again by"
+        reason = "that was dropped, renamed, or created again by"
         if effect.what == "statement":
-            what = "whose rows a client changed without binlog_format = ROW, by"
+            reason = "whose rows a client changed without binlog_format = ROW, by"
         error: SourceError = self._server.error(
-            f"has read a table {table.name} {what} {shown!r}",
+            f"has read a table {table.name} {reason} {shortened!r}",
             self._start_again,
             table=table.name,
         )

@@ -275,9 +275,9 @@ class BinlogStream(LogStream):
                 f"{self._start_again}",
             )
         self._gtid = gtid
-        after = self.reached + number - last
+        reached_after = self.reached + number - last
         text = f"{domain}-{server}-{number}"
-        self._open_transaction = Transaction(after - 1, event.time_s * 1_000_000, text)
+        self._open_transaction = Transaction(reached_after - 1, event.time_s * 1_000_000, text)
         self.transactions.append(self._open_transaction)
 
     def _end_transaction(self, event: binlog.BinlogEvent) -> None:

@@ -410,11 +410,14 @@ def _time_text(value: bytes, fsp: int) -> bytes:
     fraction_bits = 8 * (len(value) - 3)
     packed = int.from_bytes(value, "big") - (1 << 23 + fraction_bits)
     sign, packed = (b"-", -packed) if packed < 0 else (b"", packed)
-    whole, fraction = packed >> fraction_bits, packed & (1 << fraction_bits) - 1
-    rest = fraction.to_bytes(len(value) - 3, "big")
-    return b"%s%02d:%02d:%02d" % (sign, whole >> 12, whole >> 6 & 63, whole & 63) + (
-        _fraction_text(rest, fsp)
-    )
+    whole_seconds, fraction = packed >> fraction_bits, packed & (1 << fraction_bits) - 1
+    fraction_bytes = fraction.to_bytes(len(value) - 3, "big")
+    return b"%s%02d:%02d:%02d" % (
+        sign,
+        whole_seconds >> 12,
+        whole_seconds >> 6 & 63,
+        whole_seconds & 63,
+    ) + (_fraction_text(fraction_bytes, fsp))
 
 
 def _inet6(value: bytes) -> bytes:

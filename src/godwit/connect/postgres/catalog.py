@@ -326,7 +326,7 @@ def check_published(
 
     `columns`: names of those that are read. `truncations`: these have to be published, too.
     """
-    shown = sql.Identifier(publication).as_string(connection)
+    quoted_publication = sql.Identifier(publication).as_string(connection)
     row = connection.execute(
         "SELECT pubviaroot, pubtruncate, pubinsert, pubupdate, pubdelete FROM pg_publication "
         "WHERE pubname = %s",
@@ -334,16 +334,19 @@ def check_published(
     ).fetchone()
     if row is not None and not all(row[1:] if truncations else row[2:]):
         raise server.error(
-            f"needs inserts, updates, deletes and truncations, and the publication {shown} does "
+            "needs inserts, updates, deletes and truncations, and the publication "
+            f"{quoted_publication} does "
             "not have all",
-            f"ALTER PUBLICATION {shown} SET (publish = 'insert, update, delete, truncate'); what "
+            f"ALTER PUBLICATION {quoted_publication} SET (publish = 'insert, update, delete, "
+            "truncate'); what "
             "it did not have is not in the log: after the query has read some, begin with a new "
             'slot and checkpoint. Truncations are not needed with on_truncate="skip".',
         )
     if row is not None and not row[0] and any(table.partitioned for table in tables):
         raise server.error(
-            f"reads a partitioned table, whose changes the publication {shown} has by partition",
-            f"ALTER PUBLICATION {shown} SET (publish_via_partition_root = true);",
+            f"reads a partitioned table, whose changes the publication {quoted_publication} has "
+            "by partition",
+            f"ALTER PUBLICATION {quoted_publication} SET (publish_via_partition_root = true);",
         )
     has_filters = connection.info.server_version >= 15_00_00
     query = "SELECT schemaname, tablename, {} FROM pg_publication_tables WHERE pubname = %s".format(  # noqa: S608
@@ -363,15 +366,17 @@ def check_published(
             )
         if table.parts not in published:
             raise server.error(
-                f"reads {table.name}, which the publication {shown} does not have",
-                f"ALTER PUBLICATION {shown} ADD TABLE {quoted}; its changes before that are not "
+                f"reads {table.name}, which the publication {quoted_publication} does not have",
+                f"ALTER PUBLICATION {quoted_publication} ADD TABLE {quoted}; its changes before "
+                "that are not "
                 "in the log: after the query has read some, begin with a new slot and checkpoint.",
                 table=table.name,
             )
         names, row_filter = published[table.parts]
         if row_filter is not None or (names is not None and not set(columns) <= set(names)):
             raise server.error(
-                f"reads {table.name}, of which the publication {shown} has some rows or columns",
+                f"reads {table.name}, of which the publication {quoted_publication} has some "
+                "rows or columns",
                 "Publish the whole table; leave rows and columns out in the flow.",
                 table=table.name,
             )
@@ -442,7 +447,10 @@ def identify(server: PostgresServer, connection: Connection) -> tuple[str, int]:
             f"needs a server with wal_level = logical, and it is {level}",
             "ALTER SYSTEM SET wal_level = 'logical'; and restart the server.",
         )
-    with server.translating("cannot identify the server"), server.connect(replication=True) as c:
-        row = c.execute("IDENTIFY_SYSTEM").fetchone()
+    with (
+        server.translating("cannot identify the server"),
+        server.connect(replication=True) as connection_,
+    ):
+        row = connection_.execute("IDENTIFY_SYSTEM").fetchone()
     assert row is not None
     return str(row[0]), int(row[1])

@@ -59,14 +59,15 @@ def table_parts(
     """
     parts = _PART.findall(table)
     if ".".join(parts) != table or len(parts) not in {1, 2} or "\0" in table:
-        quoted = '"' in table and "\0" not in table
-        instead = '"' + table.replace('"', '""') + '"'
+        has_quotes = '"' in table and "\0" not in table
+        quoted_name = '"' + table.replace('"', '""') + '"'
         raise error(
             f"{where}: {table!r} does not name a table.",
             remedy='Give "table" or "schema.table".'
             + (
-                f" A name that has quotation marks, or a dot, is written as in SQL: {instead!r}."
-                if quoted
+                " A name that has quotation marks, or a dot, is written as in SQL: "
+                f"{quoted_name!r}."
+                if has_quotes
                 else ""
             ),
         )

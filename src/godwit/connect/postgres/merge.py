@@ -211,7 +211,7 @@ class StagedMerge:
 
         `left`, `right`: aliases. `keys`: by default those of the rows; only the first may be null.
         """
-        named = self._layout.row_keys if keys is None else keys
+        key_names = self._layout.row_keys if keys is None else keys
 
         def join(word: LiteralString, text: LiteralString, names: Sequence[str]) -> sql.Composed:
             return sql.SQL(word).join(
@@ -220,10 +220,10 @@ class StagedMerge:
             )
 
         has_null = join(" OR ", "{r} IS NULL", self._layout.row_keys)
-        same = join(" AND ", "({l} = {r} OR {l} IS NULL AND {r} IS NULL)", named)
+        are_equal = join(" AND ", "({l} = {r} OR {l} IS NULL AND {r} IS NULL)", key_names)
         return [
-            join(" AND ", "{l} = {r}", named),
-            sql.SQL("({}) AND {}").format(has_null, same),
+            join(" AND ", "{l} = {r}", key_names),
+            sql.SQL("({}) AND {}").format(has_null, are_equal),
         ]
 
     def _execute_with_names(

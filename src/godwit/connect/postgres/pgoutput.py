@@ -116,8 +116,8 @@ def read_change(message: bytes) -> tuple[list[Value] | None, bool, list[Value] |
         return read_row(message, 6)[0], marker == OLD, None
     if marker == NEW:
         return None, False, read_row(message, 6)[0]
-    former, offset = read_row(message, 6)
-    return former, marker == OLD, read_row(message, offset + 1)[0]
+    old_row, offset = read_row(message, 6)
+    return old_row, marker == OLD, read_row(message, offset + 1)[0]
 
 
 def _read_text(message: bytes, offset: int) -> tuple[str, int]:

@@ -274,10 +274,12 @@ class PostgresSource(TableSource):
         number, token, lsn, after, up_to = payload
         table: Any = self._catalogued_tables[number]
         layout = self._row_layout
-        named = [name for name in columns if name in layout.columns.names]
+        table_columns = [name for name in columns if name in layout.columns.names]
 
         def rows(texts: pa.RecordBatch) -> pa.RecordBatch:
-            read = {n: column_from_texts(texts.column(n), layout.schema.field(n)) for n in named}
+            read = {
+                n: column_from_texts(texts.column(n), layout.schema.field(n)) for n in table_columns
+            }
             return rows_of_snapshot(read, texts.num_rows, layout, table, columns, lsn=lsn)
 
         with (
@@ -285,7 +287,7 @@ class PostgresSource(TableSource):
             closing(self._server.connect()) as connection,
         ):
             begin_at(connection, token)
-            for texts in copy_range(connection, table, named, after, up_to):
+            for texts in copy_range(connection, table, table_columns, after, up_to):
                 yield self._translating_value_errors(table, lambda t=texts: rows(t))
 
     # -- changes ----------------------------------------------------------------------------------

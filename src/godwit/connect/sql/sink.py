@@ -256,32 +256,40 @@ class SqlSink(TargetSink):
         """Return the check of rows; raise if there is a table that cannot take them."""
         keys, lengths, required = self._layout.keys, dict[str, int | None](), set[str]()
         if self._dialect in MYSQL:
-            lengths = {c.name: getattr(c.type, "length", None) for c in self._table.columns}
+            lengths = {
+                column_.name: getattr(column_.type, "length", None)
+                for column_ in self._table.columns
+            }
         if inspector.has_table(self._table_name, self._schema_name):
             existing = {
                 column["name"]: column
                 for column in inspector.get_columns(self._table_name, self._schema_name)
             }
             for column in self._table.columns:
-                former = existing.pop(column.name, None)
-                if former is None or not holds(former["type"], column.type, self._dialect):
+                existing_column = existing.pop(column.name, None)
+                if existing_column is None or not holds(
+                    existing_column["type"], column.type, self._dialect
+                ):
                     ddl = column.type.compile(self._connected_engine().dialect)
-                    what = "" if former is None else f"type {former['type']}"
+                    described_type = (
+                        "" if existing_column is None else f"type {existing_column['type']}"
+                    )
                     raise self._target_error(
-                        f"has column {column.name!r} with {what}, which does not hold every value "
+                        f"has column {column.name!r} with {described_type}, which does not hold "
+                        "every value "
                         "of the rows"
-                        if former is not None
+                        if existing_column is not None
                         else f"has no column {column.name!r}",
                         f"Let it be of type {ddl}, or cast the column in a map before the sink.",
                     )
-                identity: Mapping[str, Any] = former.get("identity") or {}
-                if former.get("computed") or identity.get("always"):
+                identity: Mapping[str, Any] = existing_column.get("identity") or {}
+                if existing_column.get("computed") or identity.get("always"):
                     raise self._target_error(
                         f"computes column {column.name!r} itself",
                         "Leave the column out of the flow's rows, or make it a plain column.",
                     )
-                lengths[column.name] = getattr(former["type"], "length", None)
-                if not former["nullable"]:
+                lengths[column.name] = getattr(existing_column["type"], "length", None)
+                if not existing_column["nullable"]:
                     required.add(column.name)
             self._check_further(list(existing.values()))
             if keys:
@@ -485,14 +493,21 @@ class SqlSink(TargetSink):
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
         }
         signs = values.pop(CHANGE.name) if self._context.kind != "rows" else [1] * rows.num_rows
-        named = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-        deleted = [row for row, sign in zip(named, signs, strict=True) if sign < 0]
-        written = [row for row, sign in zip(named, signs, strict=True) if sign > 0]
+        row_dicts = [
+            dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)
+        ]
+        deleted = [row for row, sign in zip(row_dicts, signs, strict=True) if sign < 0]
+        written = [row for row, sign in zip(row_dicts, signs, strict=True) if sign > 0]
         if deleted:
             keys = self._layout.keys
-            same = [self._table.c[key] == sa.bindparam(f"key_{n}") for n, key in enumerate(keys)]
-            named_keys = [{f"key_{n}": row[key] for n, key in enumerate(keys)} for row in deleted]
-            connection.execute(sa.delete(self._table).where(*same), named_keys)
+            key_conditions = [
+                self._table.c[key] == sa.bindparam(f"key_{number}")
+                for number, key in enumerate(keys)
+            ]
+            key_parameters = [
+                {f"key_{number}": row[key] for number, key in enumerate(keys)} for row in deleted
+            ]
+            connection.execute(sa.delete(self._table).where(*key_conditions), key_parameters)
         if written:
             connection.execute(
                 self._upsert_statement() if self._layout.keys else sa.insert(self._table), written
@@ -502,27 +517,36 @@ class SqlSink(TargetSink):
         """Return the statement that inserts a row, or updates the one that is not newer."""
         keys, version, columns = self._layout.keys, self._layout.version, self._table.c
         # MySQL assigns in this order, and compares with what it assigned: the version comes last.
-        others = sorted((c.name for c in columns if c.name not in keys), key=version.__eq__)
+        value_names = sorted(
+            (column.name for column in columns if column.name not in keys), key=version.__eq__
+        )
         if self._dialect in MYSQL:
             insert = mysql.insert(self._table)
-            new: Any = insert.inserted
-            if not others:
+            new_values: Any = insert.inserted
+            if not value_names:
                 return insert.on_duplicate_key_update({keys[0]: columns[keys[0]]})
             if version:
-                newer = sa.or_(columns[version].is_(None), new[version] >= columns[version])
-                values = {name: sa.func.IF(newer, new[name], columns[name]) for name in others}
+                is_newer = sa.or_(
+                    columns[version].is_(None), new_values[version] >= columns[version]
+                )
+                values = {
+                    name: sa.func.IF(is_newer, new_values[name], columns[name])
+                    for name in value_names
+                }
             else:
-                values = {name: new[name] for name in others}
-            return insert.on_duplicate_key_update([(name, values[name]) for name in others])
+                values = {name: new_values[name] for name in value_names}
+            return insert.on_duplicate_key_update([(name, values[name]) for name in value_names])
         new_insert = sqlite.insert if self._dialect == "sqlite" else postgresql.insert
         statement = cast("postgresql.Insert", new_insert(self._table))
-        if not others:
+        if not value_names:
             return statement.on_conflict_do_nothing(index_elements=list(keys))
-        new, where = statement.excluded, None
+        new_values, condition = statement.excluded, None
         if version:
-            where = sa.or_(columns[version].is_(None), new[version] >= columns[version])
+            condition = sa.or_(columns[version].is_(None), new_values[version] >= columns[version])
         return statement.on_conflict_do_update(
-            index_elements=list(keys), set_={name: new[name] for name in others}, where=where
+            index_elements=list(keys),
+            set_={name: new_values[name] for name in value_names},
+            where=condition,
         )
 
     def close(self) -> None:

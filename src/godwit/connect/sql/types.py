@@ -81,42 +81,42 @@ def column_type(dtype: pa.DataType, dialect: str, *, is_key: bool) -> Any:
     return None
 
 
-def holds(existing: Any, wanted: Any, dialect: str) -> bool:
+def holds(existing: Any, required: Any, dialect: str) -> bool:
     """Return whether an existing column's type holds all values of the type of a new column."""
-    if isinstance(wanted, sa.Boolean):
+    if isinstance(required, sa.Boolean):
         is_flag = isinstance(existing, mysql.TINYINT) or dialect == "sqlite"
         return isinstance(existing, sa.Boolean) or (is_flag and isinstance(existing, sa.Integer))
-    if isinstance(wanted, sa.Integer):
+    if isinstance(required, sa.Integer):
         if dialect == "sqlite" or not isinstance(existing, sa.Integer):
             return isinstance(existing, sa.Integer)
         unsigned = getattr(existing, "unsigned", None) or False
-        if bool(getattr(wanted, "unsigned", None)) != bool(unsigned):
+        if bool(getattr(required, "unsigned", None)) != bool(unsigned):
             return False
-        return _integer_bits(existing) >= _integer_bits(wanted)
-    if isinstance(wanted, sa.Double):
+        return _integer_bits(existing) >= _integer_bits(required)
+    if isinstance(required, sa.Double):
         is_rounded = getattr(existing, "scale", None) is not None  # as DOUBLE(9, 2)
         return isinstance(existing, sa.Double | sa.Float) and not (
             is_rounded or isinstance(existing, sa.REAL | mysql.FLOAT)
         )
-    if isinstance(wanted, sa.Numeric):
-        (scale, before), (needed, needed_before) = (
+    if isinstance(required, sa.Numeric):
+        (scale, whole_digits), (required_scale, required_whole_digits) = (
             _decimal_digits(existing),
-            _decimal_digits(wanted),
+            _decimal_digits(required),
         )
-        return scale >= needed and before >= needed_before
-    if isinstance(wanted, sa.String):
+        return scale >= required_scale and whole_digits >= required_whole_digits
+    if isinstance(required, sa.String):
         is_short = isinstance(existing, mysql.TEXT | mysql.TINYTEXT | mysql.MEDIUMTEXT)
         has_labels = isinstance(existing, sa.Enum | mysql.SET)
         return isinstance(existing, sa.String) and not (is_short or has_labels)
-    if isinstance(wanted, mysql.VARBINARY | sa.LargeBinary):
+    if isinstance(required, mysql.VARBINARY | sa.LargeBinary):
         is_whole = isinstance(existing, mysql.LONGBLOB | mysql.VARBINARY) or dialect not in MYSQL
         return isinstance(existing, sa.LargeBinary | mysql.VARBINARY) and is_whole
-    if isinstance(wanted, sa.DateTime):
+    if isinstance(required, sa.DateTime):
         if isinstance(existing, mysql.TIMESTAMP):  # which ends in 2038
             return False
-        same_zone = bool(getattr(existing, "timezone", False)) == bool(wanted.timezone)
-        return isinstance(existing, sa.DateTime) and same_zone and _is_exact(existing, dialect)
-    if isinstance(wanted, sa.Time):
+        has_same_zone = bool(getattr(existing, "timezone", False)) == bool(required.timezone)
+        return isinstance(existing, sa.DateTime) and has_same_zone and _is_exact(existing, dialect)
+    if isinstance(required, sa.Time):
         return isinstance(existing, sa.Time) and _is_exact(existing, dialect)
     return isinstance(existing, sa.Date)
 

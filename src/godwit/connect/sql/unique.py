@@ -48,18 +48,18 @@ def unique_keys(connection: sa.Connection, table: sa.Table) -> tuple[set[Columns
     """Return the columns of each unique key, and those of the exact ones."""
     dialect = connection.dialect
     query = sa.text(_QUERIES.get(dialect.name, _MYSQL))
-    known: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "name": table.name,
         "schema": table.schema,
         "quoted": dialect.identifier_preparer.format_table(table),
     }
-    values = {name: known[name] for name in query.compile().params}
+    values = {name: parameters[name] for name in query.compile().params}
     keys: dict[Any, list[tuple[str, bool]]] = {}
     for key, column, is_exact in connection.execute(query, values):
         keys.setdefault(key, []).append((column or "", bool(is_exact)))
-    exact = [columns for columns in keys.values() if all(is_exact for _, is_exact in columns)]
-    unique, fitting = (
-        {frozenset(name for name, _ in columns) for columns in some}
-        for some in (keys.values(), exact)
+    exact_keys = [columns for columns in keys.values() if all(is_exact for _, is_exact in columns)]
+    unique, unique_exact = (
+        {frozenset(name for name, _ in columns) for columns in key_columns}
+        for key_columns in (keys.values(), exact_keys)
     )
-    return unique, fitting
+    return unique, unique_exact

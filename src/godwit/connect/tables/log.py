@@ -212,11 +212,11 @@ class LogStream(ABC):
         size = sum(
             transaction.size(start, stop) for transaction, start, stop in self.between(begin, None)
         )
-        target = None if until is None or until.within else until.lsn
+        end_of_log = None if until is None or until.within else until.lsn
         deadline_s = time.monotonic() + _WAIT_S
         while True:
-            enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
-            if enough and not (whole and self._open_transaction is not None):
+            has_enough = count >= changes or (size >= MAX_BYTES and changes < EVERYTHING)
+            if has_enough and not (whole and self._open_transaction is not None):
                 return False
             if until is not None and self._has_reached(until):
                 return False
@@ -226,9 +226,9 @@ class LogStream(ABC):
             if message is None:
                 if count > 0 and self._open_transaction is None and until is None:
                     return False
-                if target is None:
-                    target = self._end_of_log(control)
-                if self._open_transaction is None and self.reached >= target:
+                if end_of_log is None:
+                    end_of_log = self._end_of_log(control)
+                if self._open_transaction is None and self.reached >= end_of_log:
                     return True
                 if time.monotonic() > deadline_s:
                     return False
@@ -273,30 +273,30 @@ class LogStream(ABC):
         """
         place, count, size = begin, 0, 0
         for transaction, start, stop in self.between(begin, until):
-            ended = transaction.end > 0 and transaction.problem is None
-            complete = ended and stop == transaction.number
-            if whole and not complete:
+            has_ended = transaction.end > 0 and transaction.problem is None
+            is_complete = has_ended and stop == transaction.number
+            if whole and not is_complete:
                 break
-            left = changes - count
-            taken = stop - start
-            if not whole and taken > left:
-                return LogPlace(place.lsn, start + left) if left else place
-            if whole and count and taken > left:
+            changes_left = changes - count
+            num_changes = stop - start
+            if not whole and num_changes > changes_left:
+                return LogPlace(place.lsn, start + changes_left) if changes_left else place
+            if whole and count and num_changes > changes_left:
                 return place
             if size > MAX_BYTES:
                 return place
-            count += taken
+            count += num_changes
             size += transaction.size(start, stop)
-            if not complete or (until is not None and transaction.end > until.lsn):
+            if not is_complete or (until is not None and transaction.end > until.lsn):
                 place = LogPlace(place.lsn, stop)
                 break
             place = LogPlace(transaction.end, 0)
         if place == begin:
-            following = next(self.between(begin, None), None)
+            next_transaction = next(self.between(begin, None), None)
             if (
-                following is not None
-                and following[0].problem is not None
-                and (whole or following[1] == following[2])
+                next_transaction is not None
+                and next_transaction[0].problem is not None
+                and (whole or next_transaction[1] == next_transaction[2])
             ):
-                raise following[0].problem
+                raise next_transaction[0].problem
         return place

@@ -255,18 +255,18 @@ def rows_of_snapshot(
         "table": table.name,
         "snapshot": True,
     }
-    constants: dict[str, Any] = {name: about[what] for what, name in layout.include.items()}
+    constants: dict[str, Any] = {name: about[kind] for kind, name in layout.include.items()}
     constants |= {CHANGE.name: 1, UNCHANGED_COLUMN.name: None}
     schema = pa.schema([layout.schema.field(name) for name in names])
     if not names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * number, pa.struct([])))
-    read = [
-        columns[f.name]
-        if f.name in layout.columns.names
-        else pa.repeat(pa.scalar(constants[f.name], f.type), number)
-        for f in schema
+    arrays = [
+        columns[field.name]
+        if field.name in layout.columns.names
+        else pa.repeat(pa.scalar(constants[field.name], field.type), number)
+        for field in schema
     ]
-    return pa.RecordBatch.from_arrays(read, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _signed_rows(
@@ -274,24 +274,30 @@ def _signed_rows(
 ) -> _Signed:
     """Return the rows that changes insert or delete, with all columns of the table."""
     key_places = [block.reading.places[name] for name in table.keys]
-    wanted = [block.reading.places[name] for name in layout.columns.names]
+    column_places = [block.reading.places[name] for name in layout.columns.names]
     signed = _Signed()
     for number, message in enumerate(block.messages):
-        former, whole, new = decoding.change(message, block.reading)
-        if layout.before and not whole:
+        old_row, is_whole, new_row = decoding.change(message, block.reading)
+        if layout.before and not is_whole:
             msg = "a change has no row before it: the table's REPLICA IDENTITY is not FULL any more"
             raise UndecodableChangeError(msg)
-        if new is None:
-            assert former is not None
-            signed.add(number, former, -1)
+        if new_row is None:
+            assert old_row is not None
+            signed.add(number, old_row, -1)
             continue
-        new = _with_former_values(new, former, whole=whole)
-        moved = former is not None and any(former[p] != new[p] for p in key_places)
-        if former is not None and (layout.before or moved):
-            signed.add(number, former, -1)
-        left_out = UNCHANGED in new and any(new[place] is UNCHANGED for place in wanted)
-        moved = moved or (left_out and any(new[place] is UNCHANGED for place in key_places))
-        if left_out and (moved or not layout.has_unchanged):
+        new_row = _with_former_values(new_row, old_row, whole=is_whole)
+        key_changed = old_row is not None and any(
+            old_row[key_place] != new_row[key_place] for key_place in key_places
+        )
+        if old_row is not None and (layout.before or key_changed):
+            signed.add(number, old_row, -1)
+        lacks_value = UNCHANGED in new_row and any(
+            new_row[place] is UNCHANGED for place in column_places
+        )
+        key_changed = key_changed or (
+            lacks_value and any(new_row[place] is UNCHANGED for place in key_places)
+        )
+        if lacks_value and (key_changed or not layout.has_unchanged):
             msg = (
                 "an update changed the key of a row, and the log left out a large value of it, "
                 "which the new key does not have yet"
@@ -299,7 +305,7 @@ def _signed_rows(
                 else "an update left out a large value, which updates of this table did not before"
             )
             raise UndecodableChangeError(msg)
-        signed.add(number, new, 1)
+        signed.add(number, new_row, 1)
     return signed
 
 
@@ -312,35 +318,41 @@ def _without_snapshot(
 ) -> _Signed:
     """Leave out rows of changes that the snapshot has: of a segment of a later moment."""
     number_of_table = block.reading.table
-    last = max(segment.lsn for segment in segments)
-    numbers = [n for n, source in enumerate(signed.sources) if block.lsns[source] < last]
+    last_lsn = max(segment.lsn for segment in segments)
+    numbers = [
+        position for position, source in enumerate(signed.sources) if block.lsns[source] < last_lsn
+    ]
     if not numbers:
         return signed
-    keys = [decoding.key(signed.rows[n], table, block.reading) for n in numbers]
-    moments = np.full(len(numbers), segments[-1].lsn, np.int64)
-    bounded = [s for s in segments if s.end.table == number_of_table and s.end.key is not None]
-    later = [s for s in segments if s.end.table > number_of_table]
-    moments[:] = later[0].lsn
-    for segment in reversed(bounded):
+    keys = [decoding.key(signed.rows[position], table, block.reading) for position in numbers]
+    snapshot_lsns = np.full(len(numbers), segments[-1].lsn, np.int64)
+    segments_of_table = [
+        segment_
+        for segment_ in segments
+        if segment_.end.table == number_of_table and segment_.end.key is not None
+    ]
+    later_segments = [segment_ for segment_ in segments if segment_.end.table > number_of_table]
+    snapshot_lsns[:] = later_segments[0].lsn
+    for segment in reversed(segments_of_table):
         assert segment.end.key is not None
-        moments[list(decoding.keys_up_to(table, keys, segment.end.key))] = segment.lsn
+        snapshot_lsns[list(decoding.keys_up_to(table, keys, segment.end.key))] = segment.lsn
     dropped = {
-        n
-        for n, moment in zip(numbers, moments.tolist(), strict=True)
-        if block.lsns[signed.sources[n]] < moment
+        position
+        for position, snapshot_lsn in zip(numbers, snapshot_lsns.tolist(), strict=True)
+        if block.lsns[signed.sources[position]] < snapshot_lsn
     }
-    rest = _Signed()
-    for n, row in enumerate(signed.rows):
-        if n not in dropped:
-            rest.add(signed.sources[n], row, signed.signs[n])
-    return rest
+    kept = _Signed()
+    for position, row in enumerate(signed.rows):
+        if position not in dropped:
+            kept.add(signed.sources[position], row, signed.signs[position])
+    return kept
 
 
 def _left_out(signed: _Signed, layout: RowLayout, places: Mapping[str, int]) -> pa.Array:
     """Return the names of columns that each row leaves as they are, one a line."""
-    named = [(name, places[name]) for name in layout.columns.names]
+    names_and_places = [(name, places[name]) for name in layout.columns.names]
     texts = [
-        "\n".join(name for name, place in named if row[place] is UNCHANGED) or None
+        "\n".join(name for name, place in names_and_places if row[place] is UNCHANGED) or None
         if sign > 0 and UNCHANGED in row
         else None
         for row, sign in zip(signed.rows, signed.signs, strict=True)

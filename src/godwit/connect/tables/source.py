@@ -159,22 +159,22 @@ def _included_columns(
 ) -> dict[str, str]:
     """Return the kind of each included column → its name; raise if a kind is unknown."""
     kinds_or_names = [include] if isinstance(include, str) else include
-    named = dict(
+    included = dict(
         kinds_or_names.items()
         if isinstance(kinds_or_names, Mapping)
         else zip(kinds_or_names, kinds_or_names, strict=True)
     )
-    if unknown := [what for what in named if what not in about]:
+    if unknown := [kind for kind in included if kind not in about]:
         raise InvalidFlowError(
             f"{where}: include names {unknown[0]!r}, which changes do not have.",
             remedy=f"They have {listing(list(about))}.",
         )
-    if several and "table" not in named:
+    if several and "table" not in included:
         raise InvalidFlowError(
             f"{where} reads several tables, whose rows nothing tells apart.",
             remedy='Give include=["table"], or a source for each table.',
         )
-    return named
+    return included
 
 
 class TableSource(Source):
@@ -277,22 +277,28 @@ class TableSource(Source):
     @cached_property
     def _row_layout(self) -> RowLayout:
         """Columns of the rows."""
-        first = self._catalogued_tables[0]
+        first_table = self._catalogued_tables[0]
         options = self._options
         columns = options.schema
         if columns is None:
-            fields = [pa.field(c.name, c.natural) for c in first.columns if c.by_default]
+            fields = [
+                pa.field(column_.name, column_.natural)
+                for column_ in first_table.columns
+                if column_.by_default
+            ]
             columns = pa.schema(fields)
         columns = plain_schema(columns)
-        named = [first.column(name) for name in columns.names]
-        left_out = any(column is not None and column.may_be_left_out for column in named)
-        has_unchanged = not options.before and left_out
+        read_columns = [first_table.column(name) for name in columns.names]
+        may_lack_values = any(
+            column is not None and column.may_be_left_out for column in read_columns
+        )
+        has_unchanged = not options.before and may_lack_values
         layout = RowLayout(columns, options.include, options.about, options.before, has_unchanged)
         names = layout.schema.names
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            repeated = next(name for name in names if names.count(name) > 1)
             raise self._server.error(
-                f"would have two columns called {twice!r}",
+                f"would have two columns called {repeated!r}",
                 f"{CHANGE.name!r} and {UNCHANGED.name!r} are columns of changes. Name the other "
                 "columns in schema=, and rename those of include=.",
             )
@@ -437,16 +443,16 @@ class TableSource(Source):
 
         `limit`: rows of the snapshot, or changes; an update may be two rows.
         """
-        limits = [most for most in (limit, self._options.max_rows) if most is not None]
-        most = min(limits, default=None)
+        limits = [max_rows for max_rows in (limit, self._options.max_rows) if max_rows is not None]
+        max_rows = min(limits, default=None)
         stream = self._opened_stream()
         if position["snapshot"] is not None:
             if self._reads_ahead:
                 stream.read_ahead(self._open_connection, _place_of_position(position))
-            return self._next_part(position, most, until)
+            return self._next_part(position, max_rows, until)
         begin, whole = _place_of_position(position), self._options.whole_transactions
         stop = None if until is None else _place_of_position(until)
-        changes = EVERYTHING - 1 if most is None else most
+        changes = EVERYTHING - 1 if max_rows is None else max_rows
         with self._server.translating("cannot be read"):
             up_to_date = stream.pump(
                 self._open_connection, begin, changes=changes, until=stop, whole=whole
@@ -539,13 +545,13 @@ class TableSource(Source):
         rows = _PART_ROWS if limit is None else limit
         snapshot = self._reading_at_moment()
         number, key, _ = position["snapshot"]
-        last = None if until is None else until["snapshot"]
+        end_snapshot = None if until is None else until["snapshot"]
         while number < len(self._catalogued_tables):
             up_to = None
-            if last is not None and number == last[0]:
-                if last[1] is None or last[1] == key:
+            if end_snapshot is not None and number == end_snapshot[0]:
+                if end_snapshot[1] is None or end_snapshot[1] == key:
                     break
-                up_to = last[1]
+                up_to = end_snapshot[1]
             table = self._catalogued_tables[number]
             if not table.keys:
                 number, key = number + 1, None
@@ -566,18 +572,22 @@ class TableSource(Source):
     def _snapshot_splits(self, begin: Position, end: Position, parallelism: int) -> Iterator[Split]:
         """Yield splits of the rows of the snapshot between two positions."""
         snapshot = self._reading_at_moment()
-        first, after, _ = begin["snapshot"]
-        last, up_to, moment = end["snapshot"] or [len(self._catalogued_tables), None, snapshot.lsn]
-        if moment != snapshot.lsn:
+        first_table, first_key, _ = begin["snapshot"]
+        last_table, last_key, snapshot_lsn = end["snapshot"] or [
+            len(self._catalogued_tables),
+            None,
+            snapshot.lsn,
+        ]
+        if snapshot_lsn != snapshot.lsn:
             raise self._server.error(
                 "lost the connection that its snapshot depends on",
                 "Start the query again: it continues with the rows that are left.",
             )
-        for number in range(first, min(last + 1, len(self._catalogued_tables))):
+        for number in range(first_table, min(last_table + 1, len(self._catalogued_tables))):
             table = self._catalogued_tables[number]
-            begin_key = after if number == first else None
-            end_key = up_to if number == last else None
-            if number == last and end_key is None:
+            begin_key = first_key if number == first_table else None
+            end_key = last_key if number == last_table else None
+            if number == last_table and end_key is None:
                 break
             parts = self._parts_of_range(snapshot, number, begin_key, end_key, parallelism)
             while True:
@@ -586,8 +596,8 @@ class TableSource(Source):
                 if part is None:
                     break
                 rows, size_bytes, payload = part
-                what = f"{table.name} from {begin_key} to {end_key}"
-                yield Split(rows=rows, size_bytes=size_bytes, what=what, payload=payload)
+                description = f"{table.name} from {begin_key} to {end_key}"
+                yield Split(rows=rows, size_bytes=size_bytes, what=description, payload=payload)
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -614,8 +624,8 @@ class TableSource(Source):
                 )
         if keys is not None and keys != set(table.keys):
             raise self._key_error(table, table.keys, sorted(keys))
-        known = {column.name for column in table.columns}
-        if added := [name for name in places if name not in known]:
+        catalogued_names = {column.name for column in table.columns}
+        if added := [name for name in places if name not in catalogued_names]:
             self.report(
                 f"{self._server.where}: {table.name} has new columns {listing(added)}, which are "
                 "not read before a new query names them."

@@ -90,7 +90,7 @@ class _BuiltIn:
     binder: Callable[..., BoundAggregate | None]
     takes: str  # those that it can
     options: Mapping[str, Any]
-    shown: tuple[str, ...]  # ``repr`` of the other arguments
+    repr_arguments: tuple[str, ...]  # ``repr`` of the other arguments
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -129,7 +129,7 @@ class _BuiltIn:
         __lt__ = __le__ = __gt__ = __ge__ = _compute
 
     def __repr__(self) -> str:
-        return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
+        return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.repr_arguments])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
         """Return the aggregate bound to its columns; refuse types that it cannot take."""
@@ -155,17 +155,22 @@ def _built_in(
     takes: str,
     where: str | None,
     /,
-    *shown: str,
+    *repr_arguments: str,
     **options: Any,
 ) -> Aggregate:
     """Return the built-in aggregate `name`, restricted to rows that meet `where` if it is given.
 
     `binder`: binds the aggregate to its columns, and returns ``None`` for types that it cannot
-    take; `takes`: those that it can, for errors. `shown`: arguments as text, for the aggregate's
-    repr. `options`: keyword arguments of `binder`.
+    take; `takes`: those that it can, for errors. `repr_arguments`: arguments as text, for the
+    aggregate's repr. `options`: keyword arguments of `binder`.
     """
     aggregate = _BuiltIn(
-        name=name, columns=columns, binder=binder, takes=takes, options=options, shown=shown
+        name=name,
+        columns=columns,
+        binder=binder,
+        takes=takes,
+        options=options,
+        repr_arguments=repr_arguments,
     )
     return restricted(aggregate, where)
 
@@ -410,14 +415,14 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
             aggregate="approx_distinct",
         )
     precision = math.ceil(2 * math.log2(1.04 / error))
-    shown = () if error == 0.02 else (f"error={error!r}",)
+    repr_arguments = () if error == 0.02 else (f"error={error!r}",)
     return _built_in(
         "approx_distinct",
         (column,),
         bind_approx_distinct,
         _HASHED,
         where,
-        *shown,
+        *repr_arguments,
         precision=precision,
     )
 
@@ -449,8 +454,8 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
     """
     _check_size("top_k", column, "k", k)
     columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
-    shown = (repr(k),) if by is None else (repr(k), f"by={by!r}")
-    return _built_in("top_k", columns, bind_top_k, _ORDERED, where, *shown, k=k)
+    repr_arguments = (repr(k),) if by is None else (repr(k), f"by={by!r}")
+    return _built_in("top_k", columns, bind_top_k, _ORDERED, where, *repr_arguments, k=k)
 
 
 @user_call
@@ -546,9 +551,9 @@ def most_frequent(column: str, k: int = 1, *, where: str | None = None) -> Aggre
     {'usual': [{'value': 12, 'count': 2}, {'value': 5, 'count': 1}]}
     """
     _check_size("most_frequent", column, "k", k)
-    shown = () if k == 1 else (repr(k),)
+    repr_arguments = () if k == 1 else (repr(k),)
     name = "most_frequent"
-    return _built_in(name, (column,), bind_most_frequent, _ORDERED, where, *shown, k=k)
+    return _built_in(name, (column,), bind_most_frequent, _ORDERED, where, *repr_arguments, k=k)
 
 
 @user_call
@@ -629,8 +634,10 @@ def approx_percentile(
     >>> round(results(p90=gw.approx_percentile("delay", 0.9, error=0.001))["p90"], 1)
     12.0
     """
-    shown = (repr(percentage), *(() if error == 0.01 else (f"error={error!r}",)))
-    return _approximate_percentile("approx_percentile", column, percentage, error, where, *shown)
+    repr_arguments = (repr(percentage), *(() if error == 0.01 else (f"error={error!r}",)))
+    return _approximate_percentile(
+        "approx_percentile", column, percentage, error, where, *repr_arguments
+    )
 
 
 @user_call
@@ -654,8 +661,8 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
     >>> round(results(typical=gw.approx_median("delay", error=0.001))["typical"], 1)
     12.0
     """
-    shown = () if error == 0.01 else (f"error={error!r}",)
-    return _approximate_percentile("approx_median", column, 0.5, error, where, *shown)
+    repr_arguments = () if error == 0.01 else (f"error={error!r}",)
+    return _approximate_percentile("approx_median", column, 0.5, error, where, *repr_arguments)
 
 
 def all_values(name: str, column: str) -> Aggregate:
@@ -706,25 +713,25 @@ def _variance_or_stddev(
 ) -> Aggregate:
     """Return the aggregate `name`, ``variance`` or (`root`) ``stddev``; see `variance`."""
     _check_flag(name, column, "population", population)
-    shown = ("population=True",) if population else ()
+    repr_arguments = ("population=True",) if population else ()
     options = {"population": population, "root": root}
-    return _built_in(name, (column,), bind_moments, _NUMBERS, where, *shown, **options)
+    return _built_in(name, (column,), bind_moments, _NUMBERS, where, *repr_arguments, **options)
 
 
 def _first_or_last(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
     """Return the aggregate `name`, ``first`` or ``last``; see `first`."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
-    shown = ("ignore_nulls=True",) if ignore_nulls else ()
+    repr_arguments = ("ignore_nulls=True",) if ignore_nulls else ()
     options = {"last": name == "last", "ignore_nulls": ignore_nulls}
-    return _built_in(name, (column,), bind_position, _ORDERED, where, *shown, **options)
+    return _built_in(name, (column,), bind_position, _ORDERED, where, *repr_arguments, **options)
 
 
 def _collecting_aggregate(name: str, column: str, limit: int, where: str | None) -> Aggregate:
     """Return the aggregate `name`, which collects at most `limit` values of a column."""
     _check_size(name, column, "limit", limit)
-    shown = () if limit == 100 else (f"limit={limit}",)
+    repr_arguments = () if limit == 100 else (f"limit={limit}",)
     options = {"name": name, "limit": limit}
-    return _built_in(name, (column,), bind_values, _ORDERED, where, *shown, **options)
+    return _built_in(name, (column,), bind_values, _ORDERED, where, *repr_arguments, **options)
 
 
 def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: bool) -> Aggregate:
@@ -734,9 +741,9 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
 
 
 def _approximate_percentile(
-    name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
+    name: str, column: str, percentage: float, error: float, where: str | None, *repr_arguments: str
 ) -> Aggregate:
-    """Return the aggregate of an approximate percentile; `shown`: its arguments, for its repr."""
+    """Return the aggregate of an approximate percentile; see `_built_in` for `repr_arguments`."""
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),
@@ -749,7 +756,7 @@ def _approximate_percentile(
                 aggregate=name,
             )
     options = {"percentage": float(percentage), "error": float(error)}
-    return _built_in(name, (column,), bind_percentile, _NUMBERS, where, *shown, **options)
+    return _built_in(name, (column,), bind_percentile, _NUMBERS, where, *repr_arguments, **options)
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:

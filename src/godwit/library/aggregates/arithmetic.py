@@ -89,25 +89,25 @@ def is_number(dtype: pa.DataType) -> bool:
     return bool(dtype in _DIGITS or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype))
 
 
-def calculate(sign: str, left: Operand, right: Operand, overflow: Overflow = "error") -> pa.Array:
+def calculate(symbol: str, left: Operand, right: Operand, overflow: Overflow = "error") -> pa.Array:
     """Return ``left sign right`` for every row, null where an operand is.
 
-    `sign`: ``+ - * / %``. `overflow`: answer to a row without a result. Raises `TypesError` for
+    `symbol`: ``+ - * / %``. `overflow`: answer to a row without a result. Raises `TypesError` for
     types that have no such operation, and `EvaluationError` for the first row without a result.
     """
     first, second = left.values, right.values
     if is_number(first.type) and is_number(second.type):
-        first, second = _as_decimals(left, right) or _as_one_number(first, second, sign)
+        first, second = _as_decimals(left, right) or _as_one_number(first, second, symbol)
         if pa.types.is_decimal128(first.type):
-            return _of_decimals(sign, first, second, overflow)
-        if sign in "/%":
-            return _quotient_or_remainder(sign, first, second, overflow)
-        return _of_numbers(sign, first, second, overflow)
-    if sign == "-" and first.type == second.type and is_date_or_timestamp(first.type):
+            return _calculate_decimals(symbol, first, second, overflow)
+        if symbol in "/%":
+            return _quotient_or_remainder(symbol, first, second, overflow)
+        return _calculate_numbers(symbol, first, second, overflow)
+    if symbol == "-" and first.type == second.type and is_date_or_timestamp(first.type):
         return _durations_between(first, second)
-    if sign in "+-" and first.type == second.type and pa.types.is_duration(first.type):
-        return _of_numbers(sign, first, second)
-    raise TypesError(sign)
+    if symbol in "+-" and first.type == second.type and pa.types.is_duration(first.type):
+        return _calculate_numbers(symbol, first, second)
+    raise TypesError(symbol)
 
 
 def negate(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
@@ -118,7 +118,7 @@ def negate(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
         return pc.negate(values)
     number = values.cast(pa.int64()) if pa.types.is_duration(values.type) else values
     zero = column_of(np.zeros(len(number), np.int64), None, number.type)
-    return _of_numbers("-", zero, number, overflow).cast(values.type)
+    return _calculate_numbers("-", zero, number, overflow).cast(values.type)
 
 
 def absolute(values: pa.Array, overflow: Overflow = "error") -> pa.Array:
@@ -161,8 +161,14 @@ def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(first) or pa.types.is_decimal(second):
         if pa.types.is_floating(first) or pa.types.is_floating(second):
             return pa.float64()
-        (p, s), (q, t) = _digits_of(first), _digits_of(second)
-        digits, scale = max(p - s, q - t), max(s, t)
+        (first_precision, first_scale), (second_precision, second_scale) = (
+            _digits_of(first),
+            _digits_of(second),
+        )
+        digits, scale = (
+            max(first_precision - first_scale, second_precision - second_scale),
+            max(first_scale, second_scale),
+        )
         if digits + scale > _MAX_DIGITS:
             raise TypesError(f"{first} and {second}")
         return pa.decimal128(digits + scale, scale)
@@ -202,10 +208,10 @@ def _as_decimal(operand: Operand) -> pa.Array:
     return values.cast(pa.decimal128(_DIGITS[values.type], 0)).cast(pa.decimal128(digits, 0))
 
 
-def _as_one_number(first: pa.Array, second: pa.Array, sign: str) -> tuple[pa.Array, pa.Array]:
+def _as_one_number(first: pa.Array, second: pa.Array, symbol: str) -> tuple[pa.Array, pa.Array]:
     """Return two operands as numbers of one type; to divide, as doubles."""
     decimals = pa.types.is_decimal(first.type) or pa.types.is_decimal(second.type)
-    as_doubles = sign == "/" or decimals
+    as_doubles = symbol == "/" or decimals
     dtype = pa.float64() if as_doubles else _wider_number(first.type, second.type)
     return as_type(first, dtype), as_type(second, dtype)
 
@@ -213,28 +219,28 @@ def _as_one_number(first: pa.Array, second: pa.Array, sign: str) -> tuple[pa.Arr
 # -- numbers and times
 
 
-def _of_numbers(
-    sign: str, first: pa.Array, second: pa.Array, overflow: Overflow = "error"
+def _calculate_numbers(
+    symbol: str, first: pa.Array, second: pa.Array, overflow: Overflow = "error"
 ) -> pa.Array:
     """Add, subtract or multiply numbers of one type; raise where an integer overflows."""
     if overflow == "wrap" or pa.types.is_floating(first.type):
-        return _PLAIN[sign](first, second)
+        return _PLAIN[symbol](first, second)
     try:
-        return _CHECKED[sign](first, second)
+        return _CHECKED[symbol](first, second)
     except pa.ArrowInvalid:
-        fails = []
+        overflowing = []
         low, high = _integer_bounds(first.type)
-        apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign]
-        raw = [values.cast(pa.int64()).to_pylist() for values in (first, second)]
-        for row, (a, b) in enumerate(zip(*raw, strict=True)):
-            if a is not None and b is not None and not low <= apply(a, b) <= high:
+        apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[symbol]
+        integers = [values.cast(pa.int64()).to_pylist() for values in (first, second)]
+        for row, (value, other) in enumerate(zip(*integers, strict=True)):
+            if value is not None and other is not None and not low <= apply(value, other) <= high:
                 if overflow == "error":
-                    reason = f"{a} {sign} {b} does not fit {first.type}"
+                    reason = f"{value} {symbol} {other} does not fit {first.type}"
                     raise EvaluationError(row, reason) from None
-                fails.append(row)
+                overflowing.append(row)
     valid = np.ones(len(first), np.bool_)
-    valid[fails] = False
-    return pc.if_else(column_of(valid, None, pa.bool_()), _PLAIN[sign](first, second), None)
+    valid[overflowing] = False
+    return pc.if_else(column_of(valid, None, pa.bool_()), _PLAIN[symbol](first, second), None)
 
 
 def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
@@ -243,33 +249,33 @@ def _integer_bounds(dtype: pa.DataType) -> tuple[int, int]:
 
 
 def _quotient_or_remainder(
-    sign: str, first: pa.Array, second: pa.Array, overflow: Overflow
+    symbol: str, first: pa.Array, second: pa.Array, overflow: Overflow
 ) -> pa.Array:
     """Divide numbers of one type, or return the remainder, which has the sign of the dividend."""
     valid = both_valid(first, second)
     dividend, divisor = values_of(first), values_of(second)
     zero = divisor == 0
-    valid = _with_divisor(zero, valid, sign, overflow)
+    valid = _rows_with_divisor(zero, valid, symbol, overflow)
     with np.errstate(all="ignore"):
         safe = np.where(zero, divisor.dtype.type(1), divisor)
-        result = dividend / safe if sign == "/" else np.fmod(dividend, safe)
+        result = dividend / safe if symbol == "/" else np.fmod(dividend, safe)
     return column_of(result, None if valid is None else valid, first.type)
 
 
-def _with_divisor(
-    zero: BoolArray, valid: BoolArray | None, sign: str, overflow: Overflow
+def _rows_with_divisor(
+    is_zero: BoolArray, valid: BoolArray | None, symbol: str, overflow: Overflow
 ) -> BoolArray | None:
     """Return the mask of the rows that do not divide by zero; raise for the first that does.
 
     `valid`: mask of the rows without a null; ``None``: all.
     """
-    wrong = zero if valid is None else zero & valid
-    if not wrong.any():
+    divides_by_zero = is_zero if valid is None else is_zero & valid
+    if not divides_by_zero.any():
         return valid
     if overflow == "error":
-        condition = "DIVIDE_BY_ZERO" if sign == "/" else "REMAINDER_BY_ZERO"
-        raise EvaluationError(int(np.argmax(wrong)), "it divides by zero", condition)
-    return ~wrong if valid is None else valid & ~wrong
+        condition = "DIVIDE_BY_ZERO" if symbol == "/" else "REMAINDER_BY_ZERO"
+        raise EvaluationError(int(np.argmax(divides_by_zero)), "it divides by zero", condition)
+    return ~divides_by_zero if valid is None else valid & ~divides_by_zero
 
 
 def both_valid(left: pa.Array, right: pa.Array) -> BoolArray | None:
@@ -288,46 +294,59 @@ def _durations_between(first: pa.Array, second: pa.Array) -> pa.Array:
         else pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400_000_000)
         for values in (first, second)
     ]
-    return _of_numbers("-", *moments).cast(pa.duration("us"))
+    return _calculate_numbers("-", *moments).cast(pa.duration("us"))
 
 
 # -- decimals
 
 
-def _of_decimals(sign: str, first: pa.Array, second: pa.Array, overflow: Overflow) -> pa.Array:
+def _calculate_decimals(
+    symbol: str, first: pa.Array, second: pa.Array, overflow: Overflow
+) -> pa.Array:
     """Calculate with decimals; the result has Spark's precision and scale."""
-    (p, s), (q, t) = _digits_of(first.type), _digits_of(second.type)
-    precision, scale = _RESULT[sign](p, s, q, t)
-    if sign in "+-*" and precision <= _MAX_DIGITS:  # exact, and of the same type as Arrow's
-        return _PLAIN[sign](first, second)
+    (first_precision, first_scale), (second_precision, second_scale) = (
+        _digits_of(first.type),
+        _digits_of(second.type),
+    )
+    precision, scale = _RESULT[symbol](first_precision, first_scale, second_precision, second_scale)
+    if symbol in "+-*" and precision <= _MAX_DIGITS:  # exact, and of the same type as Arrow's
+        return _PLAIN[symbol](first, second)
     if precision > _MAX_DIGITS:
-        before = precision - scale
-        precision, scale = _MAX_DIGITS, max(_MAX_DIGITS - before, min(scale, _KEPT_SCALE))
+        whole_digits = precision - scale
+        precision, scale = _MAX_DIGITS, max(_MAX_DIGITS - whole_digits, min(scale, _KEPT_SCALE))
     valid = both_valid(first, second)
-    if sign in "/%":
+    if symbol in "/%":
         high, low = words_of(second)
-        valid = _with_divisor((high == 0) & (low == 0), valid, sign, overflow)
-    apply = _EXACT[sign]
+        valid = _rows_with_divisor((high == 0) & (low == 0), valid, symbol, overflow)
+    apply = _EXACT[symbol]
     rows = range(len(first)) if valid is None else np.flatnonzero(valid).tolist()
-    a, b = unscaled(first), unscaled(second)
-    bound, results, fails = 10**precision, [0] * len(first), []
+    first_integers, second_integers = unscaled(first), unscaled(second)
+    bound, results, overflowing = 10**precision, [0] * len(first), []
     for row in rows:
-        results[row] = value = apply(a[row], s, b[row], t, scale)
+        results[row] = value = apply(
+            first_integers[row], first_scale, second_integers[row], second_scale, scale
+        )
         if not -bound < value < bound:
             if overflow != "error":
                 results[row] = 0
-                fails.append(row)
+                overflowing.append(row)
                 continue
-            texts = (Decimal(v).scaleb(-e, None) for v, e in ((a[row], s), (b[row], t)))
-            reason = f" {sign} ".join(map(str, texts))
+            texts = (
+                Decimal(integer).scaleb(-exponent, None)
+                for integer, exponent in (
+                    (first_integers[row], first_scale),
+                    (second_integers[row], second_scale),
+                )
+            )
+            reason = f" {symbol} ".join(map(str, texts))
             raise EvaluationError(
                 row,
                 f"{reason} does not fit decimal({precision}, {scale})",
                 "NUMERIC_VALUE_OUT_OF_RANGE",
             )
-    if fails:
+    if overflowing:
         valid = np.ones(len(first), np.bool_) if valid is None else valid.copy()
-        valid[fails] = False
+        valid[overflowing] = False
     return decimals_of(results, valid, pa.decimal128(precision, scale))
 
 

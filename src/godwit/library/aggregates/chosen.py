@@ -79,12 +79,12 @@ class _PrimitiveExtreme(_Extreme):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         extremes, seen = self._identity_where_null(left.column(0))
-        others, others_seen = self._identity_where_null(right.column(0))
+        other_extremes, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
-            chosen = self._extreme_of_two()(extremes, others)
-        if chosen.dtype.kind == "f":
-            _keep_sign(chosen, np.where(extremes == 0, extremes, others))
-        return self._to_state(chosen, seen | others_seen)
+            merged = self._extreme_of_two()(extremes, other_extremes)
+        if merged.dtype.kind == "f":
+            _keep_sign(merged, np.where(extremes == 0, extremes, other_extremes))
+        return self._to_state(merged, seen | others_seen)
 
     def _extreme_of_two(self) -> np.ufunc:
         """Return the NumPy function for the larger or the smaller of two values."""
@@ -128,17 +128,17 @@ class _ComparedExtreme(_Extreme):
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
         order, starts = rows_by_group(groups[rows], states.num_rows)
         rows = rows[order]
-        for left, right, paired in pairing(starts):
-            winners = rows[left]
-            challengers = rows[right]
-            better = self._is_more_extreme(
+        for kept, challenging, paired in pairing(starts):
+            winners = rows[kept]
+            challengers = rows[challenging]
+            is_better = self._is_more_extreme(
                 column.take(pa.array(challengers)), column.take(pa.array(winners[paired]))
             )
-            winners[paired] = np.where(values_of(better), challengers, winners[paired])
+            winners[paired] = np.where(values_of(is_better), challengers, winners[paired])
             rows = winners
-        best = np.full(states.num_rows, -1)
-        best[groups[rows]] = rows
-        extremes = column.take(pa.array(best, mask=best < 0))
+        best_rows = np.full(states.num_rows, -1)
+        best_rows[groups[rows]] = rows
+        extremes = column.take(pa.array(best_rows, mask=best_rows < 0))
         return self._better_of_pairs(states.column(0), extremes)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
@@ -201,23 +201,25 @@ class _ExtremeBy(BuiltIn):
         rows = rows[::-1] if self.latest else rows
         groups = groups[rows]
         order = order_by(groups, self._ranks_by(by.take(pa.array(rows))))
-        best, _ = first_of_each(order, starts_of(groups, states.num_rows), 1)
-        chosen = np.full(states.num_rows, -1)
-        chosen[groups[best]] = rows[best]
-        taken = pa.array(chosen, mask=chosen < 0)
-        return self.merge(states, self.states(value.take(taken), by.take(taken)))
+        best_positions, _ = first_of_each(order, starts_of(groups, states.num_rows), 1)
+        best_rows = np.full(states.num_rows, -1)
+        best_rows[groups[best_positions]] = rows[best_positions]
+        indices = pa.array(best_rows, mask=best_rows < 0)
+        return self.merge(states, self.states(value.take(indices), by.take(indices)))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return the better row of each pair of states; of equal rows, as `latest` says."""
         count = left.num_rows
         earlier, later = left.column(1), right.column(1)
         ranks = self._ranks_by(pa.concat_arrays([earlier, later]))
-        wins = ranks[count:] < ranks[:count] + self.latest
-        for mask, otherwise in ((mask_of(earlier), True), (mask_of(later), False)):
-            wins = wins if mask is None else np.where(mask, wins, otherwise)
-        newer = column_of(wins, None, pa.bool_())
+        right_wins = ranks[count:] < ranks[:count] + self.latest
+        for mask, if_null in ((mask_of(earlier), True), (mask_of(later), False)):
+            right_wins = right_wins if mask is None else np.where(mask, right_wins, if_null)
+        takes_right = column_of(right_wins, None, pa.bool_())
         pairs = zip(right.columns, left.columns, strict=True)
-        return self.states(*(pc.if_else(newer, mine, theirs) for mine, theirs in pairs))
+        return self.states(
+            *(pc.if_else(takes_right, from_right, from_left) for from_right, from_left in pairs)
+        )
 
     def _ranks_by(self, by: pa.Array) -> IntArray:
         """Return the rank of each value of the column `by`, 0 for the best; arbitrary for nulls."""
@@ -274,12 +276,14 @@ class _Position(BuiltIn):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return the state of each pair that has the first (or the last) row."""
-        preferred = self._has_value(right) if self.last else self._has_value(left)
-        holder, other = (right, left) if self.last else (left, right)
+        has_value = self._has_value(right) if self.last else self._has_value(left)
+        preferred, other = (right, left) if self.last else (left, right)
         return self.states(
             *(
-                pc.if_else(preferred, mine, theirs)
-                for mine, theirs in zip(holder.columns, other.columns, strict=True)
+                pc.if_else(has_value, preferred_column, other_column)
+                for preferred_column, other_column in zip(
+                    preferred.columns, other.columns, strict=True
+                )
             )
         )
 

@@ -74,20 +74,21 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
     """Bind ``top_k`` to a column, ordered by `by`; ``None`` if it cannot take their types."""
     fields = [column] if by is None else [column, by]
-    if not all(can_be_state(f.type) for f in fields):
+    if not all(can_be_state(field.type) for field in fields):
         return None
     item = column.type if by is None else pa.struct(fields)
     return _TopK(
         limit=k,
         layout=tuple(
-            PackedColumn(dtype=f.type, nullable=i < len(fields) - 1) for i, f in enumerate(fields)
+            PackedColumn(dtype=field.type, nullable=number < len(fields) - 1)
+            for number, field in enumerate(fields)
         ),
         state=pa.schema({"rows": pa.large_binary()}),
         output=pa.list_(item),
         identity={
             "aggregate": "top_k",
-            "columns": [f.name for f in fields],
-            "types": [str(f.type) for f in fields],
+            "columns": [field.name for field in fields],
+            "types": [str(field.type) for field in fields],
             "k": k,
         },
     )
@@ -332,22 +333,22 @@ class _MostFrequent(_CollectSet):
         order = order_by(groups, codes)
         begins = np.flatnonzero(starts_run(groups[order], codes[order]))
         sums = np.add.reduceat(values_of(counts)[order], begins) if len(begins) else begins
-        chosen = order[begins]
-        starts = starts_of(groups[chosen], count)
+        first_of_run = order[begins]
+        starts = starts_of(groups[first_of_run], count)
         return self.states(
-            pack(starts, [values.take(pa.array(chosen)), pa.array(sums)], self.layout)
+            pack(starts, [values.take(pa.array(first_of_run)), pa.array(sums)], self.layout)
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the values of the largest counts; of equal counts the smaller value is first."""
         groups, (values, counts) = self._unpacked_rows(states)
         by_value = order_by(groups, self._value_ranks(values))
-        negative = -values_of(counts)[by_value]
-        order = by_value[np.lexsort((negative, groups[by_value]))]
-        chosen, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
-        taken = pa.array(chosen)
+        negative_counts = -values_of(counts)[by_value]
+        order = by_value[np.lexsort((negative_counts, groups[by_value]))]
+        most_frequent, starts = first_of_each(order, starts_of(groups, states.num_rows), self.limit)
+        indices = pa.array(most_frequent)
         rows = pa.StructArray.from_arrays(
-            [values.take(taken), counts.take(taken)], fields=list(self.output.value_type)
+            [values.take(indices), counts.take(indices)], fields=list(self.output.value_type)
         )
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
 
@@ -403,17 +404,22 @@ class _FromCounts(_MostFrequent):
         return ranks if self.descending else ascending
 
     def _percentile_of_counts(
-        self, values: pa.Array, ends: IntArray, before: IntArray, total: IntArray, share: float
+        self,
+        values: pa.Array,
+        ends: IntArray,
+        count_before: IntArray,
+        total: IntArray,
+        share: float,
     ) -> pa.Array:
         """Return one percentile of each state.
 
         `values`: distinct values, ascending in each state. `ends`: number of rows up to each of
-        them, over all states. `before`, `total`: number of rows before a state, and in it.
+        them, over all states. `count_before`, `total`: number of rows before a state, and in it.
         """
         is_nonempty = total > 0
         if self.name == "rank":
             rank = np.clip(np.ceil(share * total).astype(np.int64), 1, np.maximum(total, 1))
-            entry = np.searchsorted(ends, before + rank)
+            entry = np.searchsorted(ends, count_before + rank)
             return values.take(pa.array(np.where(is_nonempty, entry, 0), mask=~is_nonempty))
         if pa.types.is_decimal128(values.type):
             values = as_doubles(values)
@@ -424,15 +430,19 @@ class _FromCounts(_MostFrequent):
         lower, upper = np.floor(position), np.ceil(position)
         low, high = (
             np.append(numbers, np.nan)[
-                np.where(is_nonempty, np.searchsorted(ends, before + rank.astype(np.int64) + 1), -1)
+                np.where(
+                    is_nonempty, np.searchsorted(ends, count_before + rank.astype(np.int64) + 1), -1
+                )
             ]
             for rank in (lower, upper)
         )
         with np.errstate(invalid="ignore"):
-            between = low + (position - lower) * (high - low)
-        exact = (lower == upper) | (low == high)
+            interpolated = low + (position - lower) * (high - low)
+        is_exact = (lower == upper) | (low == high)
         return column_of(
-            np.where(exact, low, between), None if is_nonempty.all() else is_nonempty, pa.float64()
+            np.where(is_exact, low, interpolated),
+            None if is_nonempty.all() else is_nonempty,
+            pa.float64(),
         )
 
 

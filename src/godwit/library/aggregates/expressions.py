@@ -229,26 +229,26 @@ def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison(Expression):
-    """A comparison of two operands by the operator `sign`, such as ``"<="``."""
+    """A comparison of two operands by the operator `symbol`, such as ``"<="``."""
 
-    sign: str
+    symbol: str
     left: Expression
     right: Expression
 
     def __str__(self) -> str:
-        return f"({self.left} {self.sign} {self.right})"
+        return f"({self.left} {self.symbol} {self.right})"
 
     def evaluate(self, rows: Rows) -> pa.Array:
         """Compare the operands; a literal is converted to the other operand's type."""
         left, right = self.left, self.right
         if isinstance(right, _Literal):
             values = left.evaluate(rows)
-            return compare(self.sign, values, right.as_type(values.type))
+            return compare(self.symbol, values, right.as_type(values.type))
         if isinstance(left, _Literal):
             values = right.evaluate(rows)
-            return compare(self.sign, left.as_type(values.type), values)
+            return compare(self.symbol, left.as_type(values.type), values)
         values = left.evaluate(rows)
-        return compare(self.sign, values, values_after(values, right, rows))
+        return compare(self.symbol, values, values_after(values, right, rows))
 
 
 def values_after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
@@ -258,21 +258,21 @@ def values_after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
     return second.evaluate(rows)
 
 
-def compare(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
+def compare(symbol: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
     """Compare two operands as Spark does: NaN equals NaN, and is larger than any number."""
     if _type_family(left.type) != _type_family(right.type):
-        raise ValueError(sign)
+        raise ValueError(symbol)
     if not (pa.types.is_floating(left.type) or pa.types.is_floating(right.type)):
-        return _COMPARISONS[sign](*_of_one_scale(left, right))
+        return _COMPARISONS[symbol](*_in_one_decimal_type(left, right))
     left, right = (_as_double(value) for value in (left, right))
-    if sign in (">", "<="):  # in terms of the two below
-        left, right, sign = right, left, {">": "<", "<=": ">="}[sign]
-    nan, other_nan = pc.is_nan(left), pc.is_nan(right)
-    if sign in ("=", "<>"):
-        result = pc.or_(pc.equal(left, right), pc.and_(nan, other_nan))
+    if symbol in (">", "<="):  # in terms of the two below
+        left, right, symbol = right, left, {">": "<", "<=": ">="}[symbol]
+    left_is_nan, right_is_nan = pc.is_nan(left), pc.is_nan(right)
+    if symbol in ("=", "<>"):
+        result = pc.or_(pc.equal(left, right), pc.and_(left_is_nan, right_is_nan))
     else:
-        result = pc.or_(pc.less(left, right), pc.and_(other_nan, pc.invert(nan)))
-    return pc.invert(result) if sign in ("<>", ">=") else result
+        result = pc.or_(pc.less(left, right), pc.and_(right_is_nan, pc.invert(left_is_nan)))
+    return pc.invert(result) if symbol in ("<>", ">=") else result
 
 
 def _as_double(value: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
@@ -282,18 +282,18 @@ def _as_double(value: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
     return as_type(value, pa.float64())
 
 
-def _of_one_scale(
+def _in_one_decimal_type(
     left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
 ) -> tuple[pa.Array | pa.Scalar, pa.Array | pa.Scalar]:
     """Return two operands in types that Arrow compares: decimals in one that holds both."""
     if not (pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type)):
         return left, right
     scale = max(getattr(value.type, "scale", 0) for value in (left, right))
-    wide = pa.decimal256(_MAX_DIGITS + scale, scale)
+    wide_type = pa.decimal256(_MAX_DIGITS + scale, scale)
     return tuple(
-        value.cast(pa.decimal128(20, 0)).cast(wide)
+        value.cast(pa.decimal128(20, 0)).cast(wide_type)
         if pa.types.is_integer(value.type)
-        else value.cast(wide)
+        else value.cast(wide_type)
         for value in (left, right)
     )
 
@@ -361,14 +361,14 @@ class Both(Expression):
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic(Expression):
-    """Two numbers joined by `sign`."""
+    """Two numbers joined by `symbol`."""
 
-    sign: str
+    symbol: str
     left: Expression
     right: Expression
 
     def __str__(self) -> str:
-        return f"({self.left} {self.sign} {self.right})"
+        return f"({self.left} {self.symbol} {self.right})"
 
     @property
     def can_fail(self) -> bool:
@@ -377,17 +377,17 @@ class _Arithmetic(Expression):
     def evaluate(self, rows: Rows) -> pa.Array:
         """Calculate the value of every row that needs one."""
         parts = [self.left, self.right]
-        if self.sign in "/%":  # of which Spark computes the divisor first
+        if self.symbol in "/%":  # of which Spark computes the divisor first
             parts.reverse()
         first = rows.needed(parts[0].evaluate(rows))
         values = [first, values_after(first, parts[1], rows)]
-        if self.sign in "/%":
+        if self.symbol in "/%":
             values.reverse()
         left, right = (
             Operand(values=column, literal=part.value if isinstance(part, _Literal) else None)
             for part, column in zip((self.left, self.right), values, strict=True)
         )
-        return calculate(self.sign, left, right)
+        return calculate(self.symbol, left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +475,7 @@ def _if(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
     return Case((condition,), tuple(values)).evaluate(rows)
 
 
-def extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
+def extreme(symbol: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
     """Return the function of the smallest (``<``) or largest (``>``) argument that is not null."""
 
     def evaluate(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
@@ -483,9 +483,9 @@ def extreme(sign: str) -> Callable[[tuple[Expression, ...], Rows], pa.Array]:
         dtype = common_type(values.type for values in columns)
         best, *others = (as_type(values, dtype) for values in columns)
         for values in others:
-            better = pc.or_kleene(best.is_null(), compare(sign, values, best))
-            taken = pc.and_kleene(better, values.is_valid()).fill_null(False)
-            best = pc.if_else(taken, values, best)
+            is_better = pc.or_kleene(best.is_null(), compare(symbol, values, best))
+            replaces = pc.and_kleene(is_better, values.is_valid()).fill_null(False)
+            best = pc.if_else(replaces, values, best)
         return best
 
     return evaluate
@@ -505,7 +505,9 @@ def _case_function(
         values = _text_operand(arguments[0], rows)
         if pc.all(pc.string_is_ascii(values)).as_py() is not False:
             return plain(values)
-        return pa.array([None if v is None else full(v) for v in values.to_pylist()], values.type)
+        return pa.array(
+            [None if text is None else full(text) for text in values.to_pylist()], values.type
+        )
 
     return evaluate
 
@@ -746,10 +748,10 @@ class _Parser:
             self._expect_token("in")
             test = self._parse_in(operand)
             return Not(test) if negated else test
-        sign = _SIGNS.get(self._peek_token(), self._peek_token())
-        if sign in _COMPARISONS:
+        symbol = _SIGNS.get(self._peek_token(), self._peek_token())
+        if symbol in _COMPARISONS:
             self.tokens.pop(0)
-            return self._parse_comparison(sign, operand)
+            return self._parse_comparison(symbol, operand)
         return operand
 
     def _parse_in(self, operand: Expression) -> Expression:
@@ -761,27 +763,29 @@ class _Parser:
         self._expect_token(")")
         return _balanced_tree("or", parts)
 
-    def _parse_comparison(self, sign: str, left: Expression) -> Expression:
+    def _parse_comparison(self, symbol: str, left: Expression) -> Expression:
         """Parse the right operand of a comparison, and return the comparison."""
-        return self._compare(sign, left, self._parse_sum())
+        return self._compare(symbol, left, self._parse_sum())
 
-    def _compare(self, sign: str, left: Expression, right: Expression) -> Expression:
+    def _compare(self, symbol: str, left: Expression, right: Expression) -> Expression:
         """Return a comparison; refuse one with null."""
         for operand in (left, right):
             if isinstance(operand, _Literal) and operand.value is None:
                 self.refuse("a value is compared with null, which is never true: write is null")
-        return _Comparison(sign, left, right)
+        return _Comparison(symbol, left, right)
 
     def _parse_chain(self, signs: set[str], part: Callable[[], Expression]) -> Expression:
         """Parse one or several parts joined by `signs`, which hold from left to right."""
         result = part()
         for _ in range(_MAX_CHAIN):
-            sign = self._peek_token()
-            if sign not in signs:
+            symbol = self._peek_token()
+            if symbol not in signs:
                 return result
             self.tokens.pop(0)
             right = part()
-            result = _Joined(result, right) if sign == "||" else _Arithmetic(sign, result, right)
+            result = (
+                _Joined(result, right) if symbol == "||" else _Arithmetic(symbol, result, right)
+            )
         return self.refuse(f"more than {_MAX_CHAIN} operations follow one another")
 
     def _parse_sum(self) -> Expression:
@@ -814,17 +818,17 @@ class _Parser:
             self.refuse("something is missing at the end")
         kind, token, position = self.tokens[0]
         word = token.lower()
-        after = self.tokens[1][1].lower() if len(self.tokens) > 1 else ""
+        following = self.tokens[1][1].lower() if len(self.tokens) > 1 else ""
         if word == "case" and kind == "word" and self._begins_case():
             return self._parse_case()
-        if kind == "word" and after == "(" and word not in _RESERVED:
+        if kind == "word" and following == "(" and word not in _RESERVED:
             return self._parse_call(word, position)
         if self._accept_token("("):
             inner = self._parse_or()
             self._expect_token(")")
             return inner
-        ends = kind == "word" and self.cases and word in ("when", "then", "else", "end")
-        if kind == "sign" or ends or (kind == "word" and word in _RESERVED - _VALUES.keys()):
+        ends_case = kind == "word" and self.cases and word in ("when", "then", "else", "end")
+        if kind == "sign" or ends_case or (kind == "word" and word in _RESERVED - _VALUES.keys()):
             self._refuse_next()
         self.tokens.pop(0)
         if kind == "number":
@@ -843,17 +847,23 @@ class _Parser:
     def _parse_call(self, name: str, position: int) -> Expression:
         """Parse the call of a function; refuse unknown ones. `at`: where its name begins."""
         if name not in _FUNCTIONS:
-            close = did_you_mean(name, sorted(_FUNCTIONS)).strip()
-            self.refuse(f"there is no function {name!r}{f'. {close}' if close else ''}", position)
+            suggestion = did_you_mean(name, sorted(_FUNCTIONS)).strip()
+            self.refuse(
+                f"there is no function {name!r}{f'. {suggestion}' if suggestion else ''}", position
+            )
         del self.tokens[:2]
         arguments = [self._parse_or()]
         while self._accept_token(","):
             arguments.append(self._parse_or())
         self._expect_token(")")
-        _, least, most = _FUNCTIONS[name]
-        if not least <= len(arguments) <= most:
-            wanted = str(least) if least == most else f"{least} to {most}"
-            self.refuse(f"{name} is given {len(arguments)} values and takes {wanted}", position)
+        _, min_arguments, max_arguments = _FUNCTIONS[name]
+        if not min_arguments <= len(arguments) <= max_arguments:
+            expected = (
+                str(min_arguments)
+                if min_arguments == max_arguments
+                else f"{min_arguments} to {max_arguments}"
+            )
+            self.refuse(f"{name} is given {len(arguments)} values and takes {expected}", position)
         return _Call(name, tuple(arguments))
 
     def _begins_case(self) -> bool:

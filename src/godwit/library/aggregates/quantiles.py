@@ -99,16 +99,18 @@ class _Percentile(BuiltIn):
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         """Return the percentile of each sketch: the middle of the bucket that it falls into."""
         starts, (buckets, counts) = unpack(states.column(0), _LAYOUT)
-        seen = np.concatenate(([0], np.cumsum(values_of(counts))))
-        before, total = seen[starts[:-1]], np.diff(seen[starts])
+        cumulative = np.concatenate(([0], np.cumsum(values_of(counts))))
+        count_before, total = cumulative[starts[:-1]], np.diff(cumulative[starts])
         # As Spark's: the smallest value with at least this share at or below it. A product such as
         # 0.07 * 100 is a little more than the integer that is meant.
         position = np.ceil(self.percentage * total - 1e-9).astype(np.int64) - 1
         position = np.clip(position, 0, np.maximum(total - 1, 0))
         is_nonempty = total > 0
-        chosen = np.searchsorted(seen[1:], (before + position)[is_nonempty], side="right")
+        entries = np.searchsorted(
+            cumulative[1:], (count_before + position)[is_nonempty], side="right"
+        )
         estimates = np.zeros(len(is_nonempty))
-        estimates[is_nonempty] = self._bucket_middles(values_of(buckets)[chosen].astype(np.int64))
+        estimates[is_nonempty] = self._bucket_middles(values_of(buckets)[entries].astype(np.int64))
         return column_of(estimates, None if is_nonempty.all() else is_nonempty, self.output)
 
     @property

@@ -122,14 +122,14 @@ class _SignedFloats(BuiltIn):
             groups, values, signs = groups[mask], values[mask], signs[mask]
         size = states.num_rows
         counts = [np.zeros(size, np.int64) for _ in _COUNTS]
-        special = ~np.isfinite(values)
+        is_special = ~np.isfinite(values)
         np.add.at(counts[0], groups, signs)
-        if special.any():
-            for number, matches in enumerate(
+        if is_special.any():
+            for kind, matches in enumerate(
                 (np.isnan(values), np.isposinf(values), np.isneginf(values)), 1
             ):
-                np.add.at(counts[number], groups[matches], signs[matches])
-            values = np.where(special, 0.0, values)
+                np.add.at(counts[kind], groups[matches], signs[matches])
+            values = np.where(is_special, 0.0, values)
         sums = [_sum_pairs((values * signs, np.zeros(len(values))), groups, size)]
         if self._has_squares:
             high, low = _square_pair((values, np.zeros(len(values))))
@@ -148,30 +148,38 @@ class _SignedFloats(BuiltIn):
         """Return the result of the values that are left; null without enough of them."""
         counts, sums = self._from_states(states)
         count = counts[0]
-        least = 2 if self._has_squares and not self.population else 1
-        enough = count >= least
-        n = np.where(enough, count, least).astype(np.float64)
+        min_count = 2 if self._has_squares and not self.population else 1
+        has_enough = count >= min_count
+        divisor = np.where(has_enough, count, min_count).astype(np.float64)
         with np.errstate(all="ignore"):
             if self._has_squares:
-                squares = _add_pairs(sums[1], _negate_pair(_divide_pair(_square_pair(sums[0]), n)))
+                squares = _add_pairs(
+                    sums[1], _negate_pair(_divide_pair(_square_pair(sums[0]), divisor))
+                )
                 result = np.maximum(squares[0] + squares[1], 0.0)
-                result /= n if self.population else n - 1
+                result /= divisor if self.population else divisor - 1
                 result = np.sqrt(result) if self.kind == "stddev" else result
             else:
                 result = sums[0][0] + sums[0][1]
-                result = result / n if self.kind == "mean" else result
-        _, nan, inf, negative = (numbers > 0 for numbers in counts)
-        result = np.where(inf, np.inf, np.where(negative, -np.inf, result))
-        undefined = nan | (inf & negative) | ((inf | negative) & self._has_squares)
+                result = result / divisor if self.kind == "mean" else result
+        _, has_nan, has_infinity, has_negative_infinity = (
+            kind_counts > 0 for kind_counts in counts
+        )
+        result = np.where(has_infinity, np.inf, np.where(has_negative_infinity, -np.inf, result))
+        undefined = (
+            has_nan
+            | (has_infinity & has_negative_infinity)
+            | ((has_infinity | has_negative_infinity) & self._has_squares)
+        )
         result = np.where(undefined, np.nan, result)
-        return column_of(result, None if enough.all() else enough, self.output)
+        return column_of(result, None if has_enough.all() else has_enough, self.output)
 
     def _merge_states(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return states of the values of both."""
-        (counts, sums), (more, others) = map(self._from_states, (left, right))
-        counts = [a + b for a, b in zip(counts, more, strict=True)]
+        (counts, sums), (other_counts, other_sums) = map(self._from_states, (left, right))
+        counts = [a + b for a, b in zip(counts, other_counts, strict=True)]
         return self._to_states(
-            counts, [_add_pairs(a, b) for a, b in zip(sums, others, strict=True)]
+            counts, [_add_pairs(a, b) for a, b in zip(sums, other_sums, strict=True)]
         )
 
     def _to_states(self, counts: list[IntArray], sums: list[Pair]) -> pa.RecordBatch:
@@ -219,9 +227,9 @@ def _add_pairs(left: Pair, right: Pair) -> Pair:
     """Return the sum of pairs."""
     with np.errstate(all="ignore"):
         high, error = _two_sum(left[0], right[0])
-        low, more = _two_sum(left[1], right[1])
+        low, low_error = _two_sum(left[1], right[1])
         high, error = _normalized_pair(high, error + low)
-        return _normalized_pair(high, error + more)
+        return _normalized_pair(high, error + low_error)
 
 
 def _negate_pair(pair: Pair) -> Pair:

@@ -159,8 +159,8 @@ class _Sums:
         `seen`: mask of the groups that have a value in `others`; a null sum of another group stays
         null. `signs`: -1 for each of `others` that is subtracted, else 1; not of floats.
         """
-        before, dtype = mask_of(self.low), self.low.type
-        mask = None if before is None else before | seen
+        own_mask, dtype = mask_of(self.low), self.low.type
+        mask = None if own_mask is None else own_mask | seen
         mask = None if mask is None or mask.all() else mask
         if pa.types.is_floating(dtype):
             return _Sums(column_of(_float_sums(self.low, groups, others.low), mask, dtype), None)
@@ -169,8 +169,8 @@ class _Sums:
             if total is not None:
                 return _Sums(column_of(total, mask, dtype), self.high)
         limbs = self.limbs()
-        for limb, added in zip(limbs, others.limbs(), strict=True):
-            np.add.at(limb, groups, added if signs is None else added * signs)
+        for limb, other_limb in zip(limbs, others.limbs(), strict=True):
+            np.add.at(limb, groups, other_limb if signs is None else other_limb * signs)
         return self._of_limbs(_propagate_carries(limbs), mask)
 
     def _of_limbs(self, carried: Limbs, mask: BoolArray | None) -> _Sums:
@@ -186,12 +186,12 @@ class _Sums:
             _raise_unless(
                 np.abs(last) < 1 << 60, dtype
             )  # so that limbs of two of them can be added
-            above, base = np.zeros(len(fits), np.int32), _base_of(dtype)
+            overflows, base = np.zeros(len(fits), np.int32), _base_of(dtype)
             for row in np.flatnonzero(~fits).tolist():
                 value = _value_of(carried, row)
-                above[row] = abs(value) // base * (1 if value > 0 else -1)
-                _set_limbs(carried, row, value - int(above[row]) * base)
-            high = column_of(above, ~fits, pa.int32())
+                overflows[row] = abs(value) // base * (1 if value > 0 else -1)
+                _set_limbs(carried, row, value - int(overflows[row]) * base)
+            high = column_of(overflows, ~fits, pa.int32())
         if pa.types.is_decimal128(dtype):
             return _Sums(_decimal_of(carried, mask, dtype), high)
         return _Sums(column_of(carried[0] | (carried[1] << 32), mask, dtype), high)
@@ -278,8 +278,10 @@ class _Sum(BuiltIn):
         if self.overflow == "error":
             _raise_unless(fits, self.output)
         if self.overflow == "wrap" and self.output == pa.int64():
-            odd = values_of(sums.high.fill_null(0)).astype(np.int64) & 1
-            return column_of(values_of(sums.low) ^ (odd << 63), mask_of(sums.low), self.output)
+            lowest_bit = values_of(sums.high.fill_null(0)).astype(np.int64) & 1
+            return column_of(
+                values_of(sums.low) ^ (lowest_bit << 63), mask_of(sums.low), self.output
+            )
         return pc.if_else(pa.array(fits), sums.low, pa.scalar(None, self.output))
 
     def _to_states(self, sums: _Sums) -> pa.RecordBatch:

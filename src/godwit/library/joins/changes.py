@@ -74,12 +74,12 @@ class ChangesJoin(KeyedOperator):
         side = pa.field(SIDE, pa.int8())
         self.inputs = pa.schema([side, _SIGN, *left.named, *right.named])
         counts = [
-            pa.field(f"{RESERVED_PREFIX}_{table}_{what}", pa.int64())
+            pa.field(f"{RESERVED_PREFIX}_{table}_{counted}", pa.int64())
             for table in _NAMES
-            for what in ("slots", "rows")
+            for counted in ("slots", "rows")
         ]
         self.schema = StateSchema(keys=keys, values=pa.schema(counts))
-        self._live = tuple(LiveRows(name, keys, each.named) for each in self.sides)
+        self._live = tuple(LiveRows(name, keys, table_side.named) for table_side in self.sides)
         self._table = pa.schema([*keys, *left.named, *right.named])
         self.output = pa.schema([*self._table, CHANGE])
 
@@ -102,10 +102,10 @@ class ChangesJoin(KeyedOperator):
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Convert changes of one table to the columns that both share; rows are inserts."""
-        which = LEFT if input_number in self.sides[LEFT].inputs else RIGHT
-        side, count = self.sides[which], rows.num_rows
-        own = [rows.column(name) for name in side.columns]
-        none = [pa.nulls(count, field.type) for field in self.sides[1 - which].named]
+        side_number = LEFT if input_number in self.sides[LEFT].inputs else RIGHT
+        side, count = self.sides[side_number], rows.num_rows
+        own_columns = [rows.column(name) for name in side.columns]
+        null_columns = [pa.nulls(count, field.type) for field in self.sides[1 - side_number].named]
         signs = (
             rows.column(CHANGE.name)
             if CHANGE.name in rows.schema.names
@@ -113,9 +113,9 @@ class ChangesJoin(KeyedOperator):
         )
         columns = [
             *(rows.column(key) for key in side.keys),
-            column_of(np.full(count, which, np.int8), None, pa.int8()),
+            column_of(np.full(count, side_number, np.int8), None, pa.int8()),
             signs,
-            *(own + none if which == LEFT else none + own),
+            *(own_columns + null_columns if side_number == LEFT else null_columns + own_columns),
         ]
         return pa.RecordBatch.from_arrays(columns, names=[*self.keys.names, *self.inputs.names])
 
@@ -213,21 +213,26 @@ class ChangesJoin(KeyedOperator):
         for side in (LEFT, RIGHT):
             if self.how in (("left", "full"), ("right", "full"))[side]:
                 other = 1 - side
-                was = (before[other] == 0) | ~matches
-                now = (after[other] == 0) | ~matches
-                position, sign = _unmatched_changes(tables[side], was, now)
-                none = np.full(len(position), -1)
-                i, j = (position, none) if side == LEFT else (none, position)
-                rows.append(self._signed_joined_rows(keys, tables, i, j, sign))
+                was_unmatched = (before[other] == 0) | ~matches
+                is_unmatched = (after[other] == 0) | ~matches
+                position, sign = _unmatched_changes(tables[side], was_unmatched, is_unmatched)
+                no_rows = np.full(len(position), -1)
+                left_rows, right_rows = (position, no_rows) if side == LEFT else (no_rows, position)
+                rows.append(self._signed_joined_rows(keys, tables, left_rows, right_rows, sign))
         table = pa.concat_batches([part for part, _, _ in rows])
-        every = np.concatenate([sign for _, sign, _ in rows])
+        all_signs = np.concatenate([sign for _, sign, _ in rows])
         key = np.concatenate([part for _, _, part in rows])
-        stays = np.ones(len(every), np.bool_)
-        some = np.flatnonzero(self._may_cancel_out(tables, groups.count)[key])
-        stays[some] = rows_after_netting(key[some], table.take(pa.array(some)), every[some])
-        gone, new = (np.flatnonzero(stays & (every == sign)) for sign in (-1, 1))
-        order = np.concatenate([gone, new])
-        columns = [*table.take(pa.array(order)).columns, column_of(every[order], None, CHANGE.type)]
+        is_emitted = np.ones(len(all_signs), np.bool_)
+        may_cancel = np.flatnonzero(self._may_cancel_out(tables, groups.count)[key])
+        is_emitted[may_cancel] = rows_after_netting(
+            key[may_cancel], table.take(pa.array(may_cancel)), all_signs[may_cancel]
+        )
+        removed, added = (np.flatnonzero(is_emitted & (all_signs == sign)) for sign in (-1, 1))
+        order = np.concatenate([removed, added])
+        columns = [
+            *table.take(pa.array(order)).columns,
+            column_of(all_signs[order], None, CHANGE.type),
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
     def _may_cancel_out(self, tables: list[Applied], count: int) -> npt.NDArray[np.bool_]:
@@ -238,11 +243,11 @@ class ChangesJoin(KeyedOperator):
         """
         if self.how != "inner":
             return np.ones(count, np.bool_)
-        left, right = (
+        left_changes, right_changes = (
             np.bincount(_changed_rows(table)[0], minlength=count) > 0 for table in tables
         )
-        both: npt.NDArray[np.bool_] = left & right
-        return both
+        changes_on_both: npt.NDArray[np.bool_] = left_changes & right_changes
+        return changes_on_both
 
     def _signed_joined_rows(
         self,
@@ -274,31 +279,31 @@ def _num_rows(table: Applied, before: IntArray) -> IntArray:
     count = len(before)
     return (
         before
-        - np.bincount(table.key[table.stood & ~table.stands], minlength=count)
-        + np.bincount(table.key[table.stands & ~table.stood], minlength=count)
+        - np.bincount(table.key[table.was_live & ~table.is_live], minlength=count)
+        + np.bincount(table.key[table.is_live & ~table.was_live], minlength=count)
     )
 
 
 def _changed_rows(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that leave a table, or come to it."""
-    positions = np.flatnonzero(table.stood != table.stands)
+    positions = np.flatnonzero(table.was_live != table.is_live)
     return table.key[positions], positions
 
 
 def _change_signs(table: Applied) -> npt.NDArray[np.int8]:
     """Return the sign of each changed row: -1 for stored ones, which leave, else 1."""
-    return np.where(table.stood, -1, 1).astype(np.int8)
+    return np.where(table.was_live, -1, 1).astype(np.int8)
 
 
 def _rows_before(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that a table had before the epoch, of keys read."""
-    positions = np.flatnonzero(table.stood)
+    positions = np.flatnonzero(table.was_live)
     return table.key[positions], positions
 
 
 def _rows_after(table: Applied) -> tuple[IntArray, IntArray]:
     """Return key and position of the rows that a table has after the epoch, of keys read."""
-    positions = np.flatnonzero(table.stands)
+    positions = np.flatnonzero(table.is_live)
     return table.key[positions], positions
 
 
@@ -329,14 +334,20 @@ def _pairs_of_equal_keys(
 
 
 def _unmatched_changes(
-    table: Applied, was: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_]
+    table: Applied, was_unmatched: npt.NDArray[np.bool_], is_unmatched: npt.NDArray[np.bool_]
 ) -> tuple[IntArray, npt.NDArray[np.int8]]:
     """Return position and sign of rows without a match that leave, or come.
 
-    `was`, `now`: masks of the keys without rows in the other table, before and after the epoch.
+    `was_unmatched`, `is_unmatched`: masks of the keys without rows in the other table, before and
+    after the epoch.
     """
-    stood, stands = table.stood & was[table.key], table.stands & now[table.key]
-    leaves, comes = stood & ~stands, stands & ~stood
-    positions = np.concatenate([np.flatnonzero(leaves), np.flatnonzero(comes)])
-    signs = np.concatenate([np.full(leaves.sum(), -1, np.int8), np.full(comes.sum(), 1, np.int8)])
+    existed, exists = (
+        table.was_live & was_unmatched[table.key],
+        table.is_live & is_unmatched[table.key],
+    )
+    is_removed, is_added = existed & ~exists, exists & ~existed
+    positions = np.concatenate([np.flatnonzero(is_removed), np.flatnonzero(is_added)])
+    signs = np.concatenate(
+        [np.full(is_removed.sum(), -1, np.int8), np.full(is_added.sum(), 1, np.int8)]
+    )
     return positions, signs

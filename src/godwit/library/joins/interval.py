@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 _MET: Final = f"{RESERVED_PREFIX}_met"
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"
-_LEAST_BUCKET_US: Final = 1_000_000
+_MIN_BUCKET_US: Final = 1_000_000
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -99,7 +99,7 @@ class IntervalJoin(JoinOperator):
         self.earliest_us, self.latest_us = earliest_us, latest_us
         self.reach_us = np.array([max(latest_us, 0), max(-earliest_us, 0)])
         self.output_delay_us = int(self.reach_us.max())
-        width = max(latest_us - earliest_us, _LEAST_BUCKET_US)
+        width = max(latest_us - earliest_us, _MIN_BUCKET_US)
         self.grid = PaneGrid.of(TimeWindow(length_us=width, every_us=width))
 
     @property
@@ -135,12 +135,14 @@ class IntervalJoin(JoinOperator):
         times = times_of(self.name, rows, MOMENT, self._time_type)
         panes = self.grid.panes(times + self.reach_us[values_of(side)])
         rows = with_column(rows, PANE, column_of(panes, None, self._time_type))
-        none = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
+        zeros = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         for name in (NUMBER, _ROWS):
-            rows = with_column(rows, name, none)
-        absent: dict[str, Callable[[int], pa.Array]] = {_MET: lambda count: pa.repeat(False, count)}
-        absent |= {field.name: partial(pa.nulls, type=field.type) for field in self.inputs}
-        return self.entries_from(state, rows, absent)
+            rows = with_column(rows, name, zeros)
+        missing_columns: dict[str, Callable[[int], pa.Array]] = {
+            _MET: lambda count: pa.repeat(False, count)
+        }
+        missing_columns |= {field.name: partial(pa.nulls, type=field.type) for field in self.inputs}
+        return self.entries_from(state, rows, missing_columns)
 
     def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
         """Assign numbers to the rows of each bucket; the first row has their count."""
@@ -166,83 +168,99 @@ class IntervalJoin(JoinOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Join an epoch's rows with each other and with the state."""
         arrived, time = data.rows, data.time
-        alone = arrived.take(np.empty(0, np.int64))
+        expired = arrived.take(np.empty(0, np.int64))
         if self.closes(time):
-            alone = self._expired_unmatched(data.state, time)
-        number = arrived.keys.num_rows
-        hashes = np.concatenate([arrived.hashes, alone.hashes])
-        own = pa.concat_batches([e.keys.select(self.keys.names) for e in (arrived, alone)])
+            expired = self._expired_unmatched(data.state, time)
+        num_arrived = arrived.keys.num_rows
+        hashes = np.concatenate([arrived.hashes, expired.hashes])
+        user_keys = pa.concat_batches(
+            [state_rows.keys.select(self.keys.names) for state_rows in (arrived, expired)]
+        )
         if not len(hashes):
             return OperatorOutput()
-        groups = group_rows(hashes, own, data.num_key_groups)
-        distinct = own.take(pa.array(groups.first_row))
-        new = self._unmatched_in_buckets(arrived, groups.of_row[:number])
-        loaded = self._load_matches(new, groups, distinct, data.state, time)
-        is_probe = new.number == PROBE
-        probes = new.take(np.flatnonzero(is_probe))
-        new = new.take(np.flatnonzero(~is_probe)) if len(probes.key) else new
-        new = new.numbered_after(loaded)
-        every = loaded.followed_by(new)
-        meeting = every.followed_by(probes) if len(probes.key) else every
-        keyed = without_null(distinct)[meeting.key]
-        left, right = self._new_matching_pairs(meeting, len(loaded.key), len(every.key), keyed)
-        met = meeting.met.copy()
-        met[left] = met[right] = True
-        met = met[: len(every.key)]
-        rows = every.sizes_after(len(loaded.key))
-        changed = rows != every.rows
+        groups = group_rows(hashes, user_keys, data.num_key_groups)
+        distinct_keys = user_keys.take(pa.array(groups.first_row))
+        new_rows = self._unmatched_in_buckets(arrived, groups.of_row[:num_arrived])
+        loaded = self._load_matches(new_rows, groups, distinct_keys, data.state, time)
+        is_probe = new_rows.number == PROBE
+        probes = new_rows.take(np.flatnonzero(is_probe))
+        new_rows = new_rows.take(np.flatnonzero(~is_probe)) if len(probes.key) else new_rows
+        new_rows = new_rows.numbered_after(loaded)
+        kept_rows = loaded.followed_by(new_rows)
+        joinable = kept_rows.followed_by(probes) if len(probes.key) else kept_rows
+        has_key = without_null(distinct_keys)[joinable.key]
+        left, right = self._new_matching_pairs(
+            joinable, len(loaded.key), len(kept_rows.key), has_key
+        )
+        is_matched = joinable.met.copy()
+        is_matched[left] = is_matched[right] = True
+        is_matched = is_matched[: len(kept_rows.key)]
+        bucket_sizes = kept_rows.sizes_after(len(loaded.key))
+        changed = bucket_sizes != kept_rows.rows
         for side in (LEFT, RIGHT):
-            changed |= (every.side == side) & (met != every.met) & self.emits_unmatched(side)
+            changed |= (
+                (kept_rows.side == side)
+                & (is_matched != kept_rows.met)
+                & self.emits_unmatched(side)
+            )
         changed[len(loaded.key) :] = True
         # A bucket that the watermark has passed by the end of the epoch is gone in the next one.
-        changed &= every.bucket >= self.grid.first_open(max(time.until, time.closed))
-        write = np.flatnonzero(changed)
-        taken = pa.array(write)
-        entries = self.entry_keys(
-            distinct.take(pa.array(every.key[write])),
-            every.bucket[write],
-            every.side[write],
-            every.number[write],
+        changed &= kept_rows.bucket >= self.grid.first_open(max(time.until, time.closed))
+        written = np.flatnonzero(changed)
+        written_indices = pa.array(written)
+        entry_keys = self.entry_keys(
+            distinct_keys.take(pa.array(kept_rows.key[written])),
+            kept_rows.bucket[written],
+            kept_rows.side[written],
+            kept_rows.number[written],
         )
-        marks = (column_of(part[write], None, t) for part, t in ((met, pa.bool_()), (rows, _INT)))
-        now = replace(every, met=met)
-        stored_alone = self._unmatched_in_buckets(alone, groups.of_row[number:])
-        values = self.to_state(every.values.take(taken), *marks)
+        mark_columns = (
+            column_of(marks[written], None, dtype)
+            for marks, dtype in ((is_matched, pa.bool_()), (bucket_sizes, _INT))
+        )
+        marked_rows = replace(kept_rows, met=is_matched)
+        expired_rows = self._unmatched_in_buckets(expired, groups.of_row[num_arrived:])
+        values = self.to_state(kept_rows.values.take(written_indices), *mark_columns)
         return OperatorOutput(
             groups=groups,
-            changed=changed_by_key(groups, every.key[write], entries, values),
+            changed=changed_by_key(groups, kept_rows.key[written], entry_keys, values),
             output=pa.concat_batches(
                 [
-                    self.joined(distinct.take(pa.array(meeting.key)), meeting.values, left, right),
-                    *self._unmatched_output(stored_alone, now, len(loaded.key), distinct, time),
+                    self.joined(
+                        distinct_keys.take(pa.array(joinable.key)), joinable.values, left, right
+                    ),
+                    *self._unmatched_output(
+                        expired_rows, marked_rows, len(loaded.key), distinct_keys, time
+                    ),
                 ]
             ),
-            key_work=self._measure_work(meeting, len(every.key), distinct, left),
+            key_work=self._measure_work(joinable, len(kept_rows.key), distinct_keys, left),
         )
 
     def _measure_work(
         self,
         rows: _Bucketed,  # of state and new, and behind the first `kept` the probes
         num_kept: int,
-        distinct: pa.RecordBatch,
+        distinct_keys: pa.RecordBatch,
         left: IntArray,  # the left row of each pair
     ) -> OperatorWork:
         """Return the numbers of rows and pairs of the epoch per key, to find hot keys.
 
-        The first `kept` rows are stored, the others probes (only matched). `distinct`: the keys.
+        The first `kept` rows are stored, the others probes (only matched). `distinct_keys`: the
+        keys.
         `left`: position of the left row of each pair.
         """
-        count = distinct.num_rows
+        count = distinct_keys.num_rows
         key, side = rows.key[:num_kept], rows.side[:num_kept]
         left_rows, right_rows = (
-            np.bincount(key[side == which], minlength=count).astype(np.int64)
-            for which in (LEFT, RIGHT)
+            np.bincount(key[side == side_number], minlength=count).astype(np.int64)
+            for side_number in (LEFT, RIGHT)
         )
         parts = np.zeros(count, np.int32)
         if self.spread:
-            parts = values_of(distinct.column(PART))
+            parts = values_of(distinct_keys.column(PART))
         return measure_work(
-            distinct.select(self.user_keys.names),
+            distinct_keys.select(self.user_keys.names),
             parts > 0,
             left_rows,
             right_rows,
@@ -253,57 +271,61 @@ class IntervalJoin(JoinOperator):
         self,
         new: _Bucketed,
         groups: Groups,
-        distinct: pa.RecordBatch,
+        distinct_keys: pa.RecordBatch,
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
         """Load stored rows that new rows can match, and the first row of the new rows' buckets."""
-        moments = event_times_of(new.values)
+        times = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
-        other = 1 - new.side
-        first = moments + shift + self.reach_us[other]
-        last = first + (self.latest_us - self.earliest_us)
-        reached = [(new.key, other, self.grid.panes(bound), True) for bound in (first, last)]
-        parts = [(new.key, new.side, new.bucket, False), *reached]
+        other_side = 1 - new.side
+        first_time = times + shift + self.reach_us[other_side]
+        last_time = first_time + (self.latest_us - self.earliest_us)
+        reached_buckets = [
+            (new.key, other_side, self.grid.panes(bound), True) for bound in (first_time, last_time)
+        ]
+        parts = [(new.key, new.side, new.bucket, False), *reached_buckets]
 
         def find(
             key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
         ) -> tuple[Bools, pa.RecordBatch]:
             """Look up entries by key, side, bucket and number."""
-            own = distinct.take(pa.array(key))
-            return state.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
+            user_keys = distinct_keys.take(pa.array(key))
+            return state.find(
+                self.entry_keys(user_keys, bucket, side, number), groups.key_groups[key]
+            )
 
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
     def _new_matching_pairs(
-        self, rows: _Bucketed, loaded: int, num_kept: int, keyed: Bools
+        self, rows: _Bucketed, num_loaded: int, num_kept: int, has_key: Bools
     ) -> tuple[IntArray, IntArray]:
         """Return the positions of the left and right rows of all matching pairs with a new row.
 
-        The first `loaded` rows are from the state. Rows after the first `kept` are probes, which
-        are not matched with one another. `keyed`: mask of rows without a null key.
+        The first `num_loaded` rows are from the state. Rows after the first `kept` are probes,
+        which are not matched with one another. `has_key`: mask of rows without a null key.
         """
-        moments = event_times_of(rows.values)
+        times = event_times_of(rows.values)
         position = np.arange(len(rows.key))
-        new, is_kept = position >= loaded, position < num_kept
-        lefts, rights = ((rows.side == side) & keyed for side in (LEFT, RIGHT))
+        is_new, is_kept = position >= num_loaded, position < num_kept
+        is_left, is_right = ((rows.side == side) & has_key for side in (LEFT, RIGHT))
         pairs = []
-        row_masks = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
+        row_masks = [(is_left & is_new & is_kept, is_right), (is_left & ~is_new, is_right & is_new)]
         if num_kept < len(position):
-            row_masks.append((lefts & ~is_kept, rights & is_kept))
+            row_masks.append((is_left & ~is_kept, is_right & is_kept))
         for left_mask, right_mask in row_masks:
             left, right = np.flatnonzero(left_mask), np.flatnonzero(right_mask)
             slices = within(
                 rows.key[left],
-                moments[left] + self.earliest_us,
-                moments[left] + self.latest_us,
+                times[left] + self.earliest_us,
+                times[left] + self.latest_us,
                 rows.key[right],
-                moments[right],
+                times[right],
             )
-            own_rows, other_rows = slices.pairs()
-            pairs.append((left[own_rows], right[other_rows]))
-        first, second = zip(*pairs, strict=True)
-        return np.concatenate(first), np.concatenate(second)
+            left_positions, right_positions = slices.pairs()
+            pairs.append((left[left_positions], right[right_positions]))
+        left_parts, right_parts = zip(*pairs, strict=True)
+        return np.concatenate(left_parts), np.concatenate(right_parts)
 
     def _expired_unmatched(self, state: StateView, time: EpochTime) -> StateRows:
         """Return stored rows that had no match, and can get none after this epoch."""
@@ -325,15 +347,20 @@ class IntervalJoin(JoinOperator):
     def _is_emitted_unmatched(
         self,
         sides: npt.NDArray[np.integer],
-        moments: IntArray,
+        times: IntArray,
         matched: Bools,
         time: EpochTime,
     ) -> Bools:
         """Return a mask of the rows to emit in this epoch without a match."""
-        until = moments + self.reach_us[sides]
-        wanted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
-        over: Bools = wanted & ~matched & ~is_past(until, time.closed) & is_past(until, time.until)
-        return over
+        match_until = times + self.reach_us[sides]
+        side_is_emitted = np.array([self.emits_unmatched(LEFT), self.emits_unmatched(RIGHT)])[sides]
+        is_over: Bools = (
+            side_is_emitted
+            & ~matched
+            & ~is_past(match_until, time.closed)
+            & is_past(match_until, time.until)
+        )
+        return is_over
 
     def _unmatched_in_buckets(self, entries: StateRows, key: IntArray) -> _Bucketed:
         """Convert entries of unmatched rows, with their keys' numbers, to rows in buckets."""
@@ -350,27 +377,34 @@ class IntervalJoin(JoinOperator):
     def _unmatched_output(
         self,
         stored: _Bucketed,
-        now: _Bucketed,
-        loaded: int,
-        distinct: pa.RecordBatch,
+        current: _Bucketed,
+        num_loaded: int,
+        distinct_keys: pa.RecordBatch,
         time: EpochTime,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the output rows of unmatched rows, stored and new.
 
-        `stored`: unmatched rows of keys without new rows. `now`: rows of this epoch, of which the
-        first `loaded` are from the state.
+        `stored`: unmatched rows of keys without new rows. `current`: rows of this epoch; the first
+        `num_loaded` of them are from the state.
         """
         if not self.closes(time):
             return
-        still = stored.take(np.flatnonzero(~stored.is_among(now.take(np.flatnonzero(now.met)))))
-        fresh = now.take(np.arange(loaded, len(now.key)))
-        due = self._is_emitted_unmatched(fresh.side, event_times_of(fresh.values), fresh.met, time)
-        alone = still.followed_by(fresh.take(np.flatnonzero(due)))
-        indices, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
-        own = distinct.take(pa.array(alone.key))
-        left = alone.side == LEFT
+        still_unmatched = stored.take(
+            np.flatnonzero(~stored.is_among(current.take(np.flatnonzero(current.met))))
+        )
+        new_rows = current.take(np.arange(num_loaded, len(current.key)))
+        is_due = self._is_emitted_unmatched(
+            new_rows.side, event_times_of(new_rows.values), new_rows.met, time
+        )
+        unmatched = still_unmatched.followed_by(new_rows.take(np.flatnonzero(is_due)))
+        indices, no_rows = np.arange(len(unmatched.key)), np.full(len(unmatched.key), -1)
+        keys = distinct_keys.take(pa.array(unmatched.key))
+        is_left = unmatched.side == LEFT
         yield self.joined(
-            own, alone.values, np.where(left, indices, none), np.where(left, none, indices)
+            keys,
+            unmatched.values,
+            np.where(is_left, indices, no_rows),
+            np.where(is_left, no_rows, indices),
         )
 
 
@@ -402,18 +436,18 @@ class _Bucketed:
 
     def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
         """Return the rows numbered in order of arrival, after the `loaded` rows of the buckets."""
-        both = loaded.take(np.flatnonzero(loaded.number == 0)).followed_by(self)
-        first = len(both.key) - len(self.key)
-        bucket = _number_distinct(both.key, both.side, both.bucket)
-        before = np.zeros(int(bucket.max(initial=-1)) + 1, np.int64)
-        before[bucket[:first]] = both.rows[:first]
-        own = bucket[first:]
-        order = np.argsort(own, kind="stable")
-        ordered = own[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        all_rows = loaded.take(np.flatnonzero(loaded.number == 0)).followed_by(self)
+        num_first = len(all_rows.key) - len(self.key)
+        bucket = _number_distinct(all_rows.key, all_rows.side, all_rows.bucket)
+        count_before = np.zeros(int(bucket.max(initial=-1)) + 1, np.int64)
+        count_before[bucket[:num_first]] = all_rows.rows[:num_first]
+        own_buckets = bucket[num_first:]
+        order = np.argsort(own_buckets, kind="stable")
+        sorted_buckets = own_buckets[order]
+        starts = np.flatnonzero(np.diff(sorted_buckets, prepend=-1))
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-        number = np.empty(len(own), np.int64)
-        number[order] = before[ordered] + rank
+        number = np.empty(len(own_buckets), np.int64)
+        number[order] = count_before[sorted_buckets] + rank
         return replace(self, number=number)
 
     def sizes_after(self, loaded: int) -> IntArray:
@@ -453,8 +487,8 @@ def _load_buckets(
     *columns, all_rows = zip(*parts, strict=True)
     key, side, bucket = (np.concatenate(column) for column in columns)
     needs_all = np.repeat(all_rows, [len(part[0]) for part in parts])
-    live = bucket >= first_open
-    key, side, bucket, needs_all = key[live], side[live], bucket[live], needs_all[live]
+    is_open = bucket >= first_open
+    key, side, bucket, needs_all = key[is_open], side[is_open], bucket[is_open], needs_all[is_open]
     number = _number_distinct(key, side, bucket)
     count = int(number.max(initial=-1)) + 1
     first_index = np.empty(count, np.int64)  # each bucket once
@@ -482,16 +516,16 @@ def _load_buckets(
             values=values,
         )
 
-    known, first = loaded(
+    known, first_rows = loaded(
         key[first_index], side[first_index], bucket[first_index], np.zeros(count, np.int64)
     )
-    others = np.where(loads_all[known], first.rows - 1, 0)
-    bucket_of, number = expand_ranges(np.ones(len(others), np.int64), others)
-    known_rest, rest = loaded(
-        first.key[bucket_of], first.side[bucket_of], first.bucket[bucket_of], number
+    num_further = np.where(loads_all[known], first_rows.rows - 1, 0)
+    bucket_of, number = expand_ranges(np.ones(len(num_further), np.int64), num_further)
+    is_known, further_rows = loaded(
+        first_rows.key[bucket_of], first_rows.side[bucket_of], first_rows.bucket[bucket_of], number
     )
-    assert known_rest.all(), "the first row of a bucket says how many there are"
-    return first.followed_by(rest)
+    assert is_known.all(), "the first row of a bucket says how many there are"
+    return first_rows.followed_by(further_rows)
 
 
 def _number_distinct(*columns: npt.NDArray[np.integer]) -> IntArray:

@@ -96,39 +96,48 @@ class NewestJoin(JoinOperator):
         time = data.time
         arrived = number_rows(data.rows, NUMBER, data.epoch)
         is_due = is_past(event_times_of(arrived.values), time.until)
-        later = arrived.take(np.flatnonzero(~is_due))
-        due = arrived.take(np.flatnonzero(is_due))
-        stale = arrived.take(np.empty(0, np.int64))
+        later_rows = arrived.take(np.flatnonzero(~is_due))
+        due_rows = arrived.take(np.flatnonzero(is_due))
+        stale_rows = arrived.take(np.empty(0, np.int64))
         if self.closes(time):
             first, end = self.closing_panes(time)
-            waited = data.state.scan(EntryRange(column=self.pane_position, first=first, end=end))
-            due = replace(waited, values=self.from_state(waited.values)).followed_by(due)
+            waiting_rows = data.state.scan(
+                EntryRange(column=self.pane_position, first=first, end=end)
+            )
+            due_rows = replace(
+                waiting_rows, values=self.from_state(waiting_rows.values)
+            ).followed_by(due_rows)
             if self.within_us is not None:
-                stale = self._expired_right_rows(data.state, time.until - self.within_us)
-        every = due.followed_by(later).followed_by(stale)
-        if not every.keys.num_rows:
+                stale_rows = self._expired_right_rows(data.state, time.until - self.within_us)
+        all_rows = due_rows.followed_by(later_rows).followed_by(stale_rows)
+        if not all_rows.keys.num_rows:
             return OperatorOutput()
-        own = every.keys.select(self.keys.names)
-        groups = group_rows(every.hashes, own, data.num_key_groups)
-        distinct = own.take(pa.array(groups.first_row))
-        count, waiting = due.keys.num_rows, later.keys.num_rows
+        user_keys = all_rows.keys.select(self.keys.names)
+        groups = group_rows(all_rows.hashes, user_keys, data.num_key_groups)
+        distinct_keys = user_keys.take(pa.array(groups.first_row))
+        num_due, num_later = due_rows.keys.num_rows, later_rows.keys.num_rows
         key = groups.of_row
-        newest, output = self._join_due(due, key[:count], distinct, groups.key_groups, data.state)
-        stay = pa.array(newest)
-        stays = key[newest]
-        over = np.setdiff1d(key[count + waiting :], stays)
-        ended = np.concatenate([stays, over])
-        entries = self._newest_keys(distinct.take(pa.array(ended)))
-        nulls = [pa.nulls(len(over), field.type) for field in self.inputs]
-        none = pa.RecordBatch.from_arrays(nulls, schema=self.inputs)
+        newest, output = self._join_due(
+            due_rows, key[:num_due], distinct_keys, groups.key_groups, data.state
+        )
+        newest_indices = pa.array(newest)
+        keys_with_newest = key[newest]
+        expired_keys = np.setdiff1d(key[num_due + num_later :], keys_with_newest)
+        head_keys = np.concatenate([keys_with_newest, expired_keys])
+        entries = self._newest_keys(distinct_keys.take(pa.array(head_keys)))
+        nulls = [pa.nulls(len(expired_keys), field.type) for field in self.inputs]
+        null_rows = pa.RecordBatch.from_arrays(nulls, schema=self.inputs)
         changed = changed_by_key(
             groups,
-            key=np.concatenate([key[count : count + waiting], ended]),
-            keys=pa.concat_batches([later.keys, entries]),
+            key=np.concatenate([key[num_due : num_due + num_later], head_keys]),
+            keys=pa.concat_batches([later_rows.keys, entries]),
             values=pa.concat_batches(
-                [self.to_state(rows) for rows in (later.values, due.values.take(stay), none)]
+                [
+                    self.to_state(rows)
+                    for rows in (later_rows.values, due_rows.values.take(newest_indices), null_rows)
+                ]
             ),
-            removed=np.arange(waiting + len(ended)) >= waiting + len(stays),
+            removed=np.arange(num_later + len(head_keys)) >= num_later + len(keys_with_newest),
         )
         return OperatorOutput(groups=groups, changed=changed, output=output)
 
@@ -146,38 +155,42 @@ class NewestJoin(JoinOperator):
         Returns the positions of due right rows to store as their key's newest, and the output.
         """
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
-        moments = event_times_of(due.values)
-        keyed = without_null(distinct)[key]
+        times = event_times_of(due.values)
+        has_key = without_null(distinct)[key]
         left = np.flatnonzero(sides == LEFT)
-        left = left[np.lexsort((numbers[left], moments[left], key[left]))]
-        right = np.flatnonzero((sides == RIGHT) & keyed)
+        left = left[np.lexsort((numbers[left], times[left], key[left]))]
+        right = np.flatnonzero((sides == RIGHT) & has_key)
         right = right[np.argsort(numbers[right], kind="stable")]
 
-        asked = np.unique(key[left])
-        newest_keys = self._newest_keys(distinct.take(pa.array(asked)))
-        known, values = state.find(newest_keys, key_groups[asked])
+        left_keys = np.unique(key[left])
+        newest_keys = self._newest_keys(distinct.take(pa.array(left_keys)))
+        known, values = state.find(newest_keys, key_groups[left_keys])
         stored = np.flatnonzero(known)
-        before = self.from_state(values.take(pa.array(stored)))
+        stored_rows = self.from_state(values.take(pa.array(stored)))
         # Rows of the state are older than the due rows.
-        rows = pa.concat_batches([due.values, before])
-        places = len(moments) + np.arange(len(stored))
-        others = np.concatenate([places, right])
-        all_moments = np.concatenate([moments, event_times_of(before)])
-        all_keys = np.concatenate([key, asked[stored]])
-        last = moments[left]
-        first = np.full(len(left), BEGINNING) if self.within_us is None else last - self.within_us
-        newest = within(key[left], first, last, all_keys[others], all_moments[others]).last
-        met = np.where(newest < 0, -1, others[newest] if len(others) else -1)
-        met[~keyed[left]] = -1
+        rows = pa.concat_batches([due.values, stored_rows])
+        stored_positions = len(times) + np.arange(len(stored))
+        candidates = np.concatenate([stored_positions, right])
+        all_times = np.concatenate([times, event_times_of(stored_rows)])
+        all_keys = np.concatenate([key, left_keys[stored]])
+        left_times = times[left]
+        earliest_match = (
+            np.full(len(left), BEGINNING) if self.within_us is None else left_times - self.within_us
+        )
+        newest = within(
+            key[left], earliest_match, left_times, all_keys[candidates], all_times[candidates]
+        ).last
+        match = np.where(newest < 0, -1, candidates[newest] if len(candidates) else -1)
+        match[~has_key[left]] = -1
         if not self.emits_unmatched(LEFT):
-            left, met = left[met >= 0], met[met >= 0]
-        own = due.keys.select(self.keys.names)
-        output = self.joined(own, rows, left, met)
+            left, match = left[match >= 0], match[match >= 0]
+        user_keys = due.keys.select(self.keys.names)
+        output = self.joined(user_keys, rows, left, match)
 
-        order = right[np.lexsort((moments[right], key[right]))]
-        ends = np.ones(len(order), np.bool_)
-        ends[:-1] = np.diff(key[order]) != 0
-        return order[ends], output
+        order = right[np.lexsort((times[right], key[right]))]
+        is_last = np.ones(len(order), np.bool_)
+        is_last[:-1] = np.diff(key[order]) != 0
+        return order[is_last], output
 
     def _newest_keys(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Return the key columns of the state entries with the newest right row of each key."""

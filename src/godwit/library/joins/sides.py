@@ -91,17 +91,17 @@ class JoinOperator(EventTimeOperator):
         reported = left.time.is_reported or right.time.is_reported or bool(spread)
         self.time = RowTime(column=MOMENT, is_reported=reported)
         self._time_type = pa.timestamp("us", tz="UTC")
-        moment = pa.field(MOMENT, self._time_type)
-        self.inputs = pa.schema([moment, *left.named, *right.named])
+        time_field = pa.field(MOMENT, self._time_type)
+        self.inputs = pa.schema([time_field, *left.named, *right.named])
         self.arriving = pa.schema([*keys, pa.field(SIDE, pa.int8()), *self.inputs])
-        apart = [
+        entry_fields = [
             pa.field(PANE, self._time_type),
             pa.field(SIDE, pa.int8()),
             pa.field(NUMBER, pa.int64()),
         ]
         part = [pa.field(PART, pa.int32())] if spread else []
         self.schema = StateSchema(
-            keys=pa.schema([*keys, *part, *apart]),
+            keys=pa.schema([*keys, *part, *entry_fields]),
             values=pa.schema([*self.marks_of_state, *self.inputs]),
         )
         self.output = pa.schema([*keys, *left.named, *right.named])
@@ -135,19 +135,19 @@ class JoinOperator(EventTimeOperator):
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Convert rows of one side to the columns that both sides share."""
-        which = self._side_of(input_number)
-        side, count = self.sides[which], rows.num_rows
+        side_number = self._side_of(input_number)
+        side, count = self.sides[side_number], rows.num_rows
         times = rows.column(side.time.column)
-        moments = column_of(
+        event_times = column_of(
             values_of(times) - int(side.time.is_end), mask_of(times), self._time_type
         )
-        own = [rows.column(name) for name in side.columns]
-        none = [pa.nulls(count, field.type) for field in self.sides[1 - which].named]
+        own_columns = [rows.column(name) for name in side.columns]
+        null_columns = [pa.nulls(count, field.type) for field in self.sides[1 - side_number].named]
         columns = [
             *(rows.column(key) for key in side.keys),
-            column_of(np.full(count, which, np.int8), None, pa.int8()),
-            moments,
-            *(own + none if which == LEFT else none + own),
+            column_of(np.full(count, side_number, np.int8), None, pa.int8()),
+            event_times,
+            *(own_columns + null_columns if side_number == LEFT else null_columns + own_columns),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
@@ -191,14 +191,16 @@ class JoinOperator(EventTimeOperator):
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add to rows the identity columns of their entries: part, pane, side and number."""
-        none = np.zeros(rows.num_rows, np.int64)
-        part = [column_of(none.astype(np.int32), None, pa.int32())] if self.spread else []
+        zeros = np.zeros(rows.num_rows, np.int64)
+        part = [column_of(zeros.astype(np.int32), None, pa.int32())] if self.spread else []
         side = rows.column(SIDE)
-        numbers = column_of(none, None, pa.int64())
-        own = rows.select(self.user_keys.names).columns
-        others = rows.select(self.inputs.names).columns
+        numbers = column_of(zeros, None, pa.int64())
+        key_columns = rows.select(self.user_keys.names).columns
+        input_columns = rows.select(self.inputs.names).columns
         names = [*self.schema.keys.names, *self.inputs.names]
-        return pa.RecordBatch.from_arrays([*own, *part, panes, side, numbers, *others], names=names)
+        return pa.RecordBatch.from_arrays(
+            [*key_columns, *part, panes, side, numbers, *input_columns], names=names
+        )
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return a mask of event times that are older than the watermark of earlier epochs."""
@@ -258,12 +260,12 @@ class JoinOperator(EventTimeOperator):
         `left`, `right`: positions of each pair's rows in `rows`, -1 for no row. `keys`: key columns
         of `rows`.
         """
-        split = 1 + len(self.sides[LEFT].named)
-        either = pa.array(np.where(left < 0, right, left))
+        first_right = 1 + len(self.sides[LEFT].named)
+        row_with_keys = pa.array(np.where(left < 0, right, left))
         columns = [
-            *keys.select(self.user_keys.names).take(either).columns,
-            *rows.select(list(range(1, split))).take(_null_if_negative(left)).columns,
-            *rows.select(list(range(split, rows.num_columns)))
+            *keys.select(self.user_keys.names).take(row_with_keys).columns,
+            *rows.select(list(range(1, first_right))).take(_null_if_negative(left)).columns,
+            *rows.select(list(range(first_right, rows.num_columns)))
             .take(_null_if_negative(right))
             .columns,
         ]

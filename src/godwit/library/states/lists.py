@@ -44,7 +44,7 @@ _HEAD: Final = -1
 _BOUNDS: Final = struct.Struct("<qqq")
 _FULL: Final = 64
 _FULL_BYTES: Final = 4096
-_MOST_PAGES: Final = 4096
+_MAX_PAGES: Final = 4096
 
 
 class ListOfKey(OfKey, Sequence[T]):
@@ -238,14 +238,14 @@ class ListCells(Cells):
 
     def _load_pages(self, group: int, *, everything: bool) -> None:
         """Read the last page (`everything`: all pages) of a key's and of the next keys' lists."""
-        ahead = self._whole_look_ahead if everything else self._last_page_look_ahead
+        look_ahead = self._whole_look_ahead if everything else self._last_page_look_ahead
         if not self._unread_pages(self._prefetched_list(group), everything=everything):
             return
         key_numbers: list[int] = []
         pages: list[int] = []
-        for key in ahead.keys(group):
+        for key in look_ahead.keys(group):
             key_list = self.cached.get(key) or self._looked_up.get(key)
-            if key_list is None or (key_numbers and len(key_numbers) > _MOST_PAGES):
+            if key_list is None or (key_numbers and len(key_numbers) > _MAX_PAGES):
                 break
             missing = self._unread_pages(key_list, everything=everything)
             key_numbers += [key] * len(missing)
@@ -254,7 +254,7 @@ class ListCells(Cells):
         expires = looked.expiry_times(self.stored.expires_at)
         blobs = [looked.blob(0, row) if known else b"" for row, known in enumerate(looked.known)]
         stored = [row for row, blob in enumerate(blobs) if blob]
-        read = iter(
+        decoded = iter(
             self.stored.decoded(
                 [blobs[row] for row in stored],
                 lambda index: (self.lane.tuples[key_numbers[stored[index]]], ""),
@@ -265,12 +265,12 @@ class ListCells(Cells):
             if not looked.known[row]:
                 key_list.pages[page] = _Page()
                 continue
-            elements = next(read) if blobs[row] else []
+            elements = next(decoded) if blobs[row] else []
             expiries = [END] * len(elements)
             if packed := looked.blob(2, row):
                 expiries = np.frombuffer(packed, "<i8").tolist()
             key_list.pages[page] = _Page(elements, expiries, blobs[row], expires[row])
-        ahead.record_read(looked.nbytes)
+        look_ahead.record_read(looked.nbytes)
 
     def _unread_pages(self, key_list: _List, *, everything: bool) -> list[int]:
         """Return the numbers of unread pages: the last page, or with `everything` any page."""
@@ -370,11 +370,11 @@ class ListCells(Cells):
                     page.changed or _may_differ(page)
                 ):
                     pages.append((group, number, page))
-            now = (key_list.first, key_list.after, key_list.latest)
+            bounds = (key_list.first, key_list.after, key_list.latest)
             if key_list.first < key_list.after:
-                if now != key_list.was:
+                if bounds != key_list.was:
                     written.put(
-                        group, (_HEAD,), b"", _BOUNDS.pack(*now), *self._expiry_columns([], END)
+                        group, (_HEAD,), b"", _BOUNDS.pack(*bounds), *self._expiry_columns([], END)
                     )
             elif key_list.was[0] < key_list.was[1]:
                 written.remove(group, (_HEAD,))
@@ -383,8 +383,8 @@ class ListCells(Cells):
         )
         for (group, number, page), blob in zip(pages, blobs, strict=True):
             if page.changed or blob != page.before:
-                more = self._expiry_columns(page.expiries, page.expires)
-                written.put(group, (number,), blob, b"", *more)
+                expiry_columns = self._expiry_columns(page.expiries, page.expires)
+                written.put(group, (number,), blob, b"", *expiry_columns)
         return written
 
     def _expiry_columns(self, expiries: list[int], expires: int) -> tuple[Any, ...]:

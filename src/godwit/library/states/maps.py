@@ -243,13 +243,13 @@ class MapCells(Cells):
 
     def items(self, key_number: int) -> list[Any]:
         """Return the keys of all items of a map, in insertion order."""
-        of_key = self._cached_map(key_number)
-        if of_key.listed is None:
+        key_map = self._cached_map(key_number)
+        if key_map.listed is None:
             self._load_whole(key_number)
         self._map_look_ahead.record_use()
-        assert of_key.listed is not None, "it was loaded"
-        every = _last_of_each([*of_key.listed, *of_key.added])
-        return [item for item in every if self._find_item(key_number, item).visible]
+        assert key_map.listed is not None, "it was loaded"
+        all_items = _last_of_each([*key_map.listed, *key_map.added])
+        return [item for item in all_items if self._find_item(key_number, item).visible]
 
     def drop(self, group: int) -> None:
         for item in self.items(group):
@@ -265,25 +265,25 @@ class MapCells(Cells):
 
     def _cached_map(self, group: int) -> _Map:
         """Return the cached part of the map of key number `group`."""
-        of_key = self.cached.get(group)
-        if of_key is None:
-            of_key = self.cached[group] = _Map()
-        return of_key
+        key_map = self.cached.get(group)
+        if key_map is None:
+            key_map = self.cached[group] = _Map()
+        return key_map
 
     def _find_item(self, key_number: int, item: Any) -> _Item:
         """Return an item of a map, from the cache or looked up in the state."""
-        of_key = self._cached_map(key_number)
+        key_map = self._cached_map(key_number)
         parts = self.stored.parts(item)
-        cell = of_key.items.get(item)
+        cell = key_map.items.get(item)
         if cell is not None:
             return cell
-        if item not in of_key.ahead:
+        if item not in key_map.ahead:
             self._look_up_with_prefetch(key_number, item, parts)
         if self._last_key_number != key_number:
             self._item_look_ahead.record_use()
             self._repeat_look_ahead.record_use()
             self._last_key_number = key_number
-        cell = of_key.items[item] = of_key.ahead.pop(item)
+        cell = key_map.items[item] = key_map.ahead.pop(item)
         return cell
 
     def _look_up_with_prefetch(self, key_number: int, item: Any, parts: tuple[Any, ...]) -> None:
@@ -322,14 +322,20 @@ class MapCells(Cells):
 
     def _load_whole(self, group: int) -> None:
         """Read all items of the map of key number `group`, and of the next keys' maps."""
-        groups = [g for g in self._map_look_ahead.keys(group) if self._cached_map(g).listed is None]
+        groups = [
+            number
+            for number in self._map_look_ahead.keys(group)
+            if self._cached_map(number).listed is None
+        ]
         missing: list[tuple[int, Any]] = []
-        for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
-            of_key = self.cached[of_group]
-            of_key.listed = listed
-            missing += [(of_group, item) for item in listed if item not in of_key.items]
-        took = self._look_up_items([g for g, _ in missing], [item for _, item in missing])
-        self._map_look_ahead.record_read(took)
+        for map_group, listed in zip(groups, self._listings.read(groups), strict=True):
+            key_map = self.cached[map_group]
+            key_map.listed = listed
+            missing += [(map_group, item) for item in listed if item not in key_map.items]
+        num_bytes = self._look_up_items(
+            [number for number, _ in missing], [item for _, item in missing]
+        )
+        self._map_look_ahead.record_read(num_bytes)
 
     def _prefetch_items(self, key_number: int, item_columns: tuple[str, ...]) -> None:
         """Look up the items, with keys in the columns `item_columns`, of the next keys' rows."""
@@ -378,11 +384,11 @@ class MapCells(Cells):
         """
         expiry_times, clock = looked.expiry_times(self.stored.expires_at), self.lane.clock
         for row, (group, item) in enumerate(zip(key_numbers, items, strict=True)):
-            of_key = self._cached_map(group)
-            if item not in of_key.items:
+            key_map = self._cached_map(group)
+            if item not in key_map.items:
                 in_store = looked.known[row]
                 before = looked.blob(0, row) if in_store and expiry_times[row] > clock else b""
-                of_key.ahead[item] = _Item(before, in_store=in_store)
+                key_map.ahead[item] = _Item(before, in_store=in_store)
 
     def _item_text(self, group: int, item: Any) -> str:
         """Return an item of a key as text, for errors."""
@@ -393,30 +399,34 @@ class MapCells(Cells):
     def written(self) -> Written:
         """Return the entries that the epoch changed: items, and pages of items' order."""
         written = self.new_written()
-        maybe: list[tuple[int, Any, _Item]] = []
+        possibly_changed: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []
-        for group, of_key in self.cached.items():
-            more = 0
-            for item, cell in of_key.items.items():
-                more += cell.visible - cell.in_store
+        for group, key_map in self.cached.items():
+            num_added = 0
+            for item, cell in key_map.items.items():
+                num_added += cell.visible - cell.in_store
                 if cell.visible and (cell.changed or (cell.read and not is_immutable(cell.value))):
-                    maybe.append((group, item, cell))
+                    possibly_changed.append((group, item, cell))
                 elif cell.in_store and not cell.visible:
                     written.remove(group, (_ITEM_ENTRY, *self.stored.parts(item)))
-            added = [i for i in _last_of_each(of_key.added) if of_key.items[i].visible]
-            if more or added:
-                grown.append(_Grown(group=group, more=more, added=added))
+            added = [
+                candidate
+                for candidate in _last_of_each(key_map.added)
+                if key_map.items[candidate].visible
+            ]
+            if num_added or added:
+                grown.append(_Grown(group=group, more=num_added, added=added))
         blobs = self.stored.encoded(
-            [[cell.value] for _, _, cell in maybe],
-            lambda index: self._item_text(*maybe[index][:2]),
+            [[cell.value] for _, _, cell in possibly_changed],
+            lambda index: self._item_text(*possibly_changed[index][:2]),
         )
-        for (group, item, cell), blob in zip(maybe, blobs, strict=True):
-            again: tuple[int, ...] = ()
+        for (group, item, cell), blob in zip(possibly_changed, blobs, strict=True):
+            expiry_columns: tuple[int, ...] = ()
             if self.stored.ttl_us is not None:
-                again = (self._expiry_times.get((group, item), self._expiry_us),)
+                expiry_columns = (self._expiry_times.get((group, item), self._expiry_us),)
             if cell.changed or blob != cell.before:
-                apart = (_ITEM_ENTRY, *self.stored.parts(item))
-                written.put(group, apart, blob, b"", *again)
+                entry_key = (_ITEM_ENTRY, *self.stored.parts(item))
+                written.put(group, entry_key, blob, b"", *expiry_columns)
         if grown:
             self._listings.write(grown, written, self._existing_items)
         return written
@@ -424,12 +434,12 @@ class MapCells(Cells):
     def _existing_items(self, key_number: int, items: list[Any]) -> list[Any]:
         """Return those of `items` that exist, even if they are expired and not deleted yet."""
         self.expect(key_number, items)
-        of_key = self.cached[key_number]
-        cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
+        key_map = self.cached[key_number]
+        cells = [key_map.items.get(item) or key_map.ahead[item] for item in items]
         return [
             item
             for item, cell in zip(items, cells, strict=True)
-            if cell.visible or (cell.in_store and item not in of_key.items)
+            if cell.visible or (cell.in_store and item not in key_map.items)
         ]
 
 
@@ -463,10 +473,19 @@ class _Listings:
         """Read the listing of each map: its items in insertion order, perhaps with removed ones."""
         heads = self._read_heads(key_numbers)
         pages = [range(_num_pages(listed)) for _, listed in heads]
-        of_group = [group for group, some in zip(key_numbers, pages, strict=True) for _ in some]
-        looked = self._find_entries(of_group, [page for some in pages for page in some])
-        blobs = (looked.blob(1, row) for row in range(len(of_group)))
-        return [[item for _ in some for item in self._decode_page(next(blobs))] for some in pages]
+        group_of_page = [
+            group
+            for group, page_numbers in zip(key_numbers, pages, strict=True)
+            for _ in page_numbers
+        ]
+        looked = self._find_entries(
+            group_of_page, [page for page_numbers in pages for page in page_numbers]
+        )
+        blobs = (looked.blob(1, row) for row in range(len(group_of_page)))
+        return [
+            [item for _ in page_numbers for item in self._decode_page(next(blobs))]
+            for page_numbers in pages
+        ]
 
     def write(
         self,
@@ -479,20 +498,20 @@ class _Listings:
             grown, self._read_heads([listing.group for listing in grown]), strict=True
         ):
             listing.count, listing.listed = count + listing.more, listed
-        whole = {listing.group: listing for listing in grown if listing.is_too_long}
-        for listing, items in zip(whole.values(), self.read(list(whole)), strict=True):
-            every = filter_items(listing.group, _last_of_each([*items, *listing.added]))
-            self._put_pages(listing, 0, every, written)
-        going_on = [
+        too_long = {listing.group: listing for listing in grown if listing.is_too_long}
+        for listing, items in zip(too_long.values(), self.read(list(too_long)), strict=True):
+            all_items = filter_items(listing.group, _last_of_each([*items, *listing.added]))
+            self._put_pages(listing, 0, all_items, written)
+        appended = [
             listing
             for listing in grown
-            if listing.count and listing.added and listing.group not in whole
+            if listing.count and listing.added and listing.group not in too_long
         ]
-        pages = [listing.listed // _PAGE_ITEMS for listing in going_on]
-        looked = self._find_entries([listing.group for listing in going_on], pages)
-        for row, (listing, page) in enumerate(zip(going_on, pages, strict=True)):
-            begun = self._decode_page(looked.blob(1, row))
-            self._put_pages(listing, page, [*begun, *listing.added], written)
+        pages = [listing.listed // _PAGE_ITEMS for listing in appended]
+        looked = self._find_entries([listing.group for listing in appended], pages)
+        for row, (listing, page) in enumerate(zip(appended, pages, strict=True)):
+            page_items = self._decode_page(looked.blob(1, row))
+            self._put_pages(listing, page, [*page_items, *listing.added], written)
         for listing in grown:
             if listing.count:
                 self._put_page(
@@ -569,14 +588,16 @@ class StoredMap(StoredState):
         if (
             type(parts) is not tuple
             or len(parts) != len(self.by)
-            or any(type(part) is not by for part, by in zip(parts, self.by, strict=True))
+            or any(
+                type(part) is not part_type for part, part_type in zip(parts, self.by, strict=True)
+            )
             or any(type(part) is int and part not in _INT64 for part in parts)
         ):
-            by = ", ".join(part.__name__ for part in self.by)
+            part_type = ", ".join(part.__name__ for part in self.by)
             raise UserFunctionError(
                 f"State {self.name!r} of operator {self.operator!r} is a map with "
-                f"keys of type {f'tuple[{by}]' if self.is_tuple else by}; the key {item!r:.200} is "
-                f"of type {type_name(item)}.",
+                f"keys of type {f'tuple[{part_type}]' if self.is_tuple else part_type}; "
+                f"the key {item!r:.200} is of type {type_name(item)}.",
                 remedy="Use keys of the declared type; an integer has at most 64 bits.",
                 operator=self.operator,
                 state=self.name,

@@ -168,14 +168,14 @@ class ProcessOfStates(KeyedOperator):
             timers = packed_timers(timers_in(self.name, rows))
             return keys, pa.RecordBatch.from_arrays(timers, schema=self._timers.values)
         stored, values = self.stored[state], self.initial_values(state, rows)
-        of_keys = rows_as_tuples(keys)
+        key_tuples = rows_as_tuples(keys)
         if isinstance(stored, StoredValue):
-            columns = [encoded_states(self.name, values, stored.codec, of_keys.__getitem__)]
+            columns = [encoded_states(self.name, values, stored.codec, key_tuples.__getitem__)]
             if stored.ttl_us is not None:
                 columns.append(expiries_in(self.name, rows))
             return keys, pa.RecordBatch.from_arrays(columns, schema=stored.schema.values)
         expiry_times = expiries_of_elements(self.name, rows) if stored.ttl_us is not None else None
-        return stored.initial_entries(keys, of_keys, values, expiry_times or [()] * len(values))
+        return stored.initial_entries(keys, key_tuples, values, expiry_times or [()] * len(values))
 
     def initial_values(self, state: str, rows: pa.RecordBatch) -> list[Any]:
         """Return the values of a state that initial rows have: of a list or a map, all of it."""
@@ -212,19 +212,23 @@ class ProcessOfStates(KeyedOperator):
         """Call the functions for rows that fit their class."""
         due_columns = self._due_columns(data.time)
         scanned = {
-            due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
-            for due in (due_columns if data.time.due else ())
+            due_column.state: data.states[due_column.state].scan(
+                EntryRange(column=due_column.column, end=due_column.until + 1)
+            )
+            for due_column in (due_columns if data.time.due else ())
         }
         entries = [*scanned.values(), *self.called_without_rows(data)]
-        groups, keys, of_entries = data.grouped_with(len(self.hash_columns), entries)
+        groups, keys, groups_of_entries = data.grouped_with(len(self.hash_columns), entries)
         if not groups.count:
             return OperatorOutput(next_due=next_due(due_columns, data, {}))
         expired = {}
-        for (state, due), numbers in zip(scanned.items(), of_entries, strict=False):
-            apart = due.keys.columns[len(self.keys) :]
-            columns_apart = [column.to_pylist() for column in apart]
-            parts = zip(*columns_apart, strict=True) if apart else [()] * len(numbers)
-            expired[state] = list(zip(numbers, parts, strict=True))
+        for (state, due_column), groups_of_state in zip(
+            scanned.items(), groups_of_entries, strict=False
+        ):
+            item_columns = due_column.keys.columns[len(self.keys) :]
+            item_values = [column.to_pylist() for column in item_columns]
+            parts = zip(*item_values, strict=True) if item_columns else [()] * len(groups_of_state)
+            expired[state] = list(zip(groups_of_state, parts, strict=True))
         return self.process_keys(data, groups, keys, states=data.states, expired=expired)
 
     def called_without_rows(self, data: OperatorInput) -> Sequence[StateRows]:  # noqa: ARG002
@@ -274,8 +278,8 @@ class ProcessOfStates(KeyedOperator):
 
         def restore(group: int) -> None:
             """Restore a key's states to what they were before its calls."""
-            for of_state in cells.values():
-                of_state.reset(group)
+            for state_cells in cells.values():
+                state_cells.reset(group)
             if prepare is not None:
                 prepare(lane, cells, only=group)
 
@@ -283,16 +287,16 @@ class ProcessOfStates(KeyedOperator):
             data, lane, cells=cells, called=called, meter=meter, groups=groups, restore=restore
         )
         changed: dict[str, Changed] = {}
-        for name, of_state in cells.items():
-            written = of_state.written()
+        for name, state_cells in cells.items():
+            written = state_cells.written()
             if written.groups:
                 changed[name] = written.entries(lane)
         if has_timers:
             pairs = zip(called, timers_before, strict=True)
-            differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
-            if differ.size:
-                timers = [called[group].timers for group in differ.tolist()]
-                changed[TIMERS] = self._timers_written(lane, timers, differ)
+            changed_keys = np.flatnonzero([key.timers != timers for key, timers in pairs])
+            if changed_keys.size:
+                timers = [called[group].timers for group in changed_keys.tolist()]
+                changed[TIMERS] = self._timers_written(lane, timers, changed_keys)
         return OperatorOutput(
             output=output,
             failed=None if lane.failed is None else lane.failed.to_batch(),
@@ -316,24 +320,26 @@ class ProcessOfStates(KeyedOperator):
     ) -> pa.RecordBatch:
         """Call the functions for every key of a lane; return the rows that they emitted."""
         time, timers_before = data.time, [list(key.timers) for key in called]
-        of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
+        states_of_keys = [
+            States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)
+        ]
 
         def renewed(group: int) -> States:
             """Return the states of a key after they were dropped."""
-            of_keys[group]._drop_all()  # noqa: SLF001 - for operators alone
-            return of_keys[group]
+            states_of_keys[group]._drop_all()  # noqa: SLF001 - for operators alone
+            return states_of_keys[group]
 
         def done(group: int) -> None:
             """Close the states of a key after its calls."""
             if called[group].dropped:
-                of_keys[group]._drop_all()  # noqa: SLF001 - as above
-            of_keys[group]._close()  # noqa: SLF001 - as above
+                states_of_keys[group]._drop_all()  # noqa: SLF001 - as above
+            states_of_keys[group]._close()  # noqa: SLF001 - as above
 
         def reset(group: int) -> None:
             """Restore a key's states and timers before its calls are repeated."""
-            of_keys[group]._close()  # noqa: SLF001 - as above
+            states_of_keys[group]._close()  # noqa: SLF001 - as above
             restore(group)
-            of_keys[group] = States(cells, group, lane.tuples[group], self.name)
+            states_of_keys[group] = States(cells, group, lane.tuples[group], self.name)
 
         before, after = timer_times(self.clock, time)
         work = KeysToCall(
@@ -344,7 +350,7 @@ class ProcessOfStates(KeyedOperator):
             before=before,
             after=after,
             moments=None if data.moments is None else data.moments[groups.order].tolist(),
-            state_of=of_keys.__getitem__,
+            state_of=states_of_keys.__getitem__,
             renewed=renewed,
             done=done,
             reset=reset,
@@ -368,39 +374,39 @@ class ProcessOfStates(KeyedOperator):
         return timers_of(values.column(0), known)
 
     def _timers_written(
-        self, lane: LaneKeys, timers: list[list[int]], differ: npt.NDArray[np.int64]
+        self, lane: LaneKeys, timers: list[list[int]], changed_keys: npt.NDArray[np.int64]
     ) -> Changed:
         """Return the entries to write for keys, given by number, whose timers differ."""
-        removed = np.array([not of_key for of_key in timers], np.bool_)
+        removed = np.array([not key_timers for key_timers in timers], np.bool_)
         rows = StateRows(
-            hashes=lane.hashes[differ],
-            keys=lane.keys.take(pa.array(differ)),
+            hashes=lane.hashes[changed_keys],
+            keys=lane.keys.take(pa.array(changed_keys)),
             values=pa.RecordBatch.from_arrays(packed_timers(timers), schema=self._timers.values),
             removed=removed if removed.any() else None,
         )
-        return rows, lane.key_groups[differ]
+        return rows, lane.key_groups[changed_keys]
 
 
 def _stored_layout(declared: Declared, name: str, *, operator: str, keys: pa.Schema) -> StoredState:
     """Return the layout, as state entries, of a state that a user declared."""
-    where = f"state {name!r} of operator {operator!r}"
+    described_state = f"state {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {
         "operator": operator,
         "name": name,
         "keys": keys,
-        "ttl_us": ttl_us_of(declared, where),
+        "ttl_us": ttl_us_of(declared, described_state),
         "upgrade": declared.upgrade,
     }
     if isinstance(declared, ValueState):
         make_state(label, declared.value_type)
-        written = make_codec(label, declared.codec, declared.value_type, declared.classes)
-        return StoredValue(new=declared.value_type, codec=written, **options)
+        codec = make_codec(label, declared.codec, declared.value_type, declared.classes)
+        return StoredValue(new=declared.value_type, codec=codec, **options)
     element_type = declared.element_type if isinstance(declared, ListState) else declared.value_type
-    page: Any = list[element_type]  # type: ignore[valid-type]
-    options["codec"] = make_codec(label, declared.codec, page, declared.classes)
+    page_type: Any = list[element_type]  # type: ignore[valid-type]
+    options["codec"] = make_codec(label, declared.codec, page_type, declared.classes)
     if isinstance(declared, ListState):
         return stored_list(**options)
     assert isinstance(declared, MapState), "declarations were checked"
-    by = item_types_of(declared, f"{where[0].upper()}{where[1:]}")
-    return StoredMap(by=by, is_tuple=by != (declared.key_type,), **options)
+    item_types = item_types_of(declared, f"{described_state[0].upper()}{described_state[1:]}")
+    return StoredMap(by=item_types, is_tuple=item_types != (declared.key_type,), **options)

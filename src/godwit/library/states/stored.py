@@ -278,22 +278,25 @@ class Written:
 
     def entries(self, lane: LaneKeys) -> tuple[StateRows, npt.NDArray[np.int32]]:
         """Return the entries to write, ordered by key group, and the key group of each."""
-        blank = tuple(b"" if pa.types.is_large_binary(f.type) else 0 for f in self.schema.values)
+        null_values = tuple(
+            b"" if pa.types.is_large_binary(field.type) else 0 for field in self.schema.values
+        )
         removed = np.fromiter((values is None for values in self.values), np.bool_)
-        rows = [blank if values is None else values for values in self.values]
+        rows = [null_values if values is None else values for values in self.values]
         groups = np.array(self.groups, np.int64)
         order = np.argsort(groups, kind="stable")
-        taken, groups = pa.array(order), groups[order]
-        own = lane.keys.take(pa.array(groups)).columns
-        apart = _to_columns(self.apart, list(self.schema.keys)[self.num_keys :])
+        indices, groups = pa.array(order), groups[order]
+        key_columns = lane.keys.take(pa.array(groups)).columns
+        item_columns = _to_columns(self.apart, list(self.schema.keys)[self.num_keys :])
         values = _to_columns(rows, list(self.schema.values))
         entries = StateRows(
             hashes=lane.hashes[groups],
             keys=pa.RecordBatch.from_arrays(
-                [*own, *(column.take(taken) for column in apart)], schema=self.schema.keys
+                [*key_columns, *(column.take(indices) for column in item_columns)],
+                schema=self.schema.keys,
             ),
             values=pa.RecordBatch.from_arrays(
-                [column.take(taken) for column in values], schema=self.schema.values
+                [column.take(indices) for column in values], schema=self.schema.values
             ),
             removed=removed[order] if removed.any() else None,
         )

@@ -146,11 +146,13 @@ class ValueCells(Cells):
         A value that cannot be decoded is an error only for the key that it is read for.
         """
         if cell.decoded is _UNREAD and self._undecoded:
-            together, self._undecoded = self._undecoded, []
+            undecoded, self._undecoded = self._undecoded, []
             with contextlib.suppress(UnencodableError):
-                values = self.stored.codec.decode([memoryview(each.before) for each in together])
-                for each, value in zip(together, values, strict=True):
-                    each.decoded = value
+                values = self.stored.codec.decode(
+                    [memoryview(undecoded_cell.before) for undecoded_cell in undecoded]
+                )
+                for undecoded_cell, value in zip(undecoded, values, strict=True):
+                    undecoded_cell.decoded = value
         if cell.decoded is _UNREAD:
             (value,) = self.stored.decoded([cell.before], lambda _: (self.lane.tuples[group], ""))
             return value
@@ -197,23 +199,27 @@ class ValueCells(Cells):
 
     def written(self) -> Written:
         written = self.new_written()
-        maybe: list[int] = []
+        possibly_changed: list[int] = []
         for group, cell in self.cached.items():
             if cell.value is _NONE:
                 if cell.in_store:
                     written.remove(group, ())
             elif cell.value is not _UNREAD and (cell.was_set or not is_immutable(cell.value)):
-                maybe.append(group)
+                possibly_changed.append(group)
             elif cell.is_new and cell.in_store:
                 written.remove(group, ())  # it had expired, and the new one was only looked at
-        values = [self.cached[group].value for group in maybe]
-        blobs = self.stored.encoded(values, lambda index: self.key_text(maybe[index]))
-        again = () if self.stored.ttl_us is None else (self._expiry_us,)
-        new = self._initial_value() if any(self.cached[group].is_new for group in maybe) else b""
-        for group, blob in zip(maybe, blobs, strict=True):
+        values = [self.cached[group].value for group in possibly_changed]
+        blobs = self.stored.encoded(values, lambda index: self.key_text(possibly_changed[index]))
+        expiry_columns = () if self.stored.ttl_us is None else (self._expiry_us,)
+        initial_value = (
+            self._initial_value()
+            if any(self.cached[group].is_new for group in possibly_changed)
+            else b""
+        )
+        for group, blob in zip(possibly_changed, blobs, strict=True):
             cell = self.cached[group]
-            if cell.was_set or blob != (new if cell.is_new else cell.before):
-                written.put(group, (), blob, *again)
+            if cell.was_set or blob != (initial_value if cell.is_new else cell.before):
+                written.put(group, (), blob, *expiry_columns)
             elif cell.is_new and cell.in_store:
                 written.remove(group, ())
         return written

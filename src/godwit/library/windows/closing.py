@@ -61,18 +61,26 @@ class KeyedStates:
         count, position = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
-        both = np.zeros(len(position), np.bool_)
-        inside = position < count
-        both[inside] = self.keys[position[inside]] == later.keys[inside]
-        here, also, new = position[both], np.flatnonzero(both), np.flatnonzero(~both)
-        merged = merge(take_rows(self.states, here), take_rows(later.states, also))
-        place = np.arange(count)
-        place[here] = count + np.arange(len(here))
-        place = np.insert(place, position[new], count + len(here) + new)
-        every = pa.concat_batches([self.states, merged, later.states])
+        is_in_both = np.zeros(len(position), np.bool_)
+        is_inside = position < count
+        is_in_both[is_inside] = self.keys[position[is_inside]] == later.keys[is_inside]
+        own_positions, later_positions, new_positions = (
+            position[is_in_both],
+            np.flatnonzero(is_in_both),
+            np.flatnonzero(~is_in_both),
+        )
+        merged = merge(
+            take_rows(self.states, own_positions), take_rows(later.states, later_positions)
+        )
+        source_positions = np.arange(count)
+        source_positions[own_positions] = count + np.arange(len(own_positions))
+        source_positions = np.insert(
+            source_positions, position[new_positions], count + len(own_positions) + new_positions
+        )
+        all_states = pa.concat_batches([self.states, merged, later.states])
         return KeyedStates(
-            keys=np.insert(self.keys, position[new], later.keys[new]),
-            states=every.take(pa.array(place)),
+            keys=np.insert(self.keys, position[new_positions], later.keys[new_positions]),
+            states=all_states.take(pa.array(source_positions)),
         )
 
 
@@ -167,7 +175,8 @@ class Pieces:
             numbers = group.number
             if group.span:
                 numbers_by_start = [
-                    self.spans.get((s, group.span), self.count) for s in group.starts.tolist()
+                    self.spans.get((start, group.span), self.count)
+                    for start in group.starts.tolist()
                 ]
                 numbers = np.array(numbers_by_start)[group.number]
             if group.rows is None:
@@ -183,14 +192,16 @@ class Pieces:
         `sizes`: number of keys of each piece. `all_keys`: number of distinct keys. `overlapping`:
         pieces of a window may overlap, since no aggregate changes if it sees a row twice.
         """
-        asked = dict.fromkeys(w.panes for w in self.to_build if w.panes[0] < w.panes[1])
-        spans = tuple(span for span in asked if span not in self.ready)
+        wanted_spans = dict.fromkeys(
+            window.panes for window in self.to_build if window.panes[0] < window.panes[1]
+        )
+        spans = tuple(span for span in wanted_spans if span not in self.ready)
         if not spans:
             return {}
         used = {
             (first, last): int(sizes[piece])
             for (first, last), piece in self.ready.items()
-            if any(a <= first and last <= b for a, b in spans)
+            if any(span_first <= first and last <= span_last for span_first, span_last in spans)
         }
         end = max(last for _, last in (*spans, *used))
         plan = plan_of(sizes[:end], all_keys, spans, overlapping=overlapping, ready=used)
@@ -199,14 +210,14 @@ class Pieces:
     def pieces_read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
         """Return the numbers of the pieces that windows are built from, with steps of `plan`."""
         parts = [part for step in steps.values() for part in step.parts]
-        parts += [w.panes for w in self.to_build if w.panes not in steps]
-        read = {window.own for window in self.windows if window.own is not None}
+        parts += [unbuilt.panes for unbuilt in self.to_build if unbuilt.panes not in steps]
+        pieces = {window.own for window in self.windows if window.own is not None}
         for part in parts:
             if part in self.ready:
-                read.add(self.ready[part])
+                pieces.add(self.ready[part])
             elif part[1] - part[0] == 1 and (part not in steps or steps[part].parts == (part,)):
-                read.add(part[0])
-        return read
+                pieces.add(part[0])
+        return pieces
 
     def build(
         self,
@@ -220,27 +231,27 @@ class Pieces:
         parts are pieces or windows of earlier steps. `merge` merges states row by row, the earlier
         ones first.
         """
-        merged = 0
+        num_merged = 0
         built = {span: states[piece] for span, piece in self.ready.items()}
         for step in steps.values():
             parts = [built[part] if part in built else states[part[0]] for part in step.parts]
-            merged += sum(len(part.keys) for part in parts)
+            num_merged += sum(len(part.keys) for part in parts)
             while len(parts) > 1:
-                alone = parts[len(parts) & ~1 :]
+                unpaired = parts[len(parts) & ~1 :]
                 neighbours = zip(parts[::2], parts[1::2], strict=False)
-                parts = [left.merged_with(right, merge) for left, right in neighbours] + alone
+                parts = [left.merged_with(right, merge) for left, right in neighbours] + unpaired
             built[step.window] = parts[0]
-        whole = []
+        window_states = []
         for window in self.to_build:
             if window.own is None:
-                whole.append(built[window.panes])
+                window_states.append(built[window.panes])
                 continue
-            own = states[window.own]
+            own_state = states[window.own]
             if window.panes in built:
-                merged += len(own.keys)
-                own = built[window.panes].merged_with(own, merge)
-            whole.append(own)
-        return whole, merged
+                num_merged += len(own_state.keys)
+                own_state = built[window.panes].merged_with(own_state, merge)
+            window_states.append(own_state)
+        return window_states, num_merged
 
 
 def plan_of(
@@ -307,18 +318,18 @@ class _SpanGroup:
 def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterator[_SpanGroup]:
     """Group entries by span (window length; 0: panes of `width_us`), starts numbered in each."""
     if spans is None or not spans.any():
-        distinct, number = _number_times(starts, width_us)
-        yield _SpanGroup(span=0, rows=None, starts=distinct, number=number)
+        distinct_starts, start_numbers = _number_times(starts, width_us)
+        yield _SpanGroup(span=0, rows=None, starts=distinct_starts, number=start_numbers)
         return
-    rest = np.flatnonzero(spans)
-    of_span = {0: np.flatnonzero(spans == 0)} if len(rest) < len(spans) else {}
-    while len(rest):  # few are different, and comparing is faster than sorting
-        span = int(spans[rest[0]])
-        alike = spans[rest] == span
-        of_span[span], rest = rest[alike], rest[~alike]
-    for span, rows in of_span.items():
-        distinct, number = _number_times(starts[rows], width_us)
-        yield _SpanGroup(span=span, rows=rows, starts=distinct, number=number)
+    remaining = np.flatnonzero(spans)
+    rows_of_span = {0: np.flatnonzero(spans == 0)} if len(remaining) < len(spans) else {}
+    while len(remaining):  # few are different, and comparing is faster than sorting
+        span = int(spans[remaining[0]])
+        has_span = spans[remaining] == span
+        rows_of_span[span], remaining = remaining[has_span], remaining[~has_span]
+    for span, rows in rows_of_span.items():
+        distinct_starts, start_numbers = _number_times(starts[rows], width_us)
+        yield _SpanGroup(span=span, rows=rows, starts=distinct_starts, number=start_numbers)
 
 
 def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
@@ -327,17 +338,17 @@ def _window_of_panes(panes: IntArray, start: int, end: int) -> ClosingWindow:
     return ClosingWindow(start=start, end=end, panes=(first, last))
 
 
-def _number_times(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
+def _number_times(times: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
     """Return the distinct times (multiples of `width`), and the position of each time in them."""
-    if not len(moments):
-        return moments, moments
-    least = int(moments.min())
-    offset = (moments - least) // width
+    if not len(times):
+        return times, times
+    earliest = int(times.min())
+    offset = (times - earliest) // width
     count = int(offset.max()) + 1
-    if count > len(moments) + 1024:
-        return np.unique(moments, return_inverse=True)
-    present = np.bincount(offset, minlength=count) > 0
-    number = np.cumsum(present) - 1
+    if count > len(times) + 1024:
+        return np.unique(times, return_inverse=True)
+    is_present = np.bincount(offset, minlength=count) > 0
+    number = np.cumsum(is_present) - 1
     # Few moments are the rule, and NumPy orders short integers several times as fast as long ones.
-    small = number.astype(np.uint16) if count < 1 << 16 else number
-    return least + np.flatnonzero(present) * width, small[offset]
+    compact_number = number.astype(np.uint16) if count < 1 << 16 else number
+    return earliest + np.flatnonzero(is_present) * width, compact_number[offset]

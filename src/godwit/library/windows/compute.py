@@ -94,23 +94,23 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         # Column of the output that says how long a row's window is, and length → text.
         lengths: tuple[str, Mapping[int, str]] | None = None,
     ) -> None:
-        moment = arriving.field(time.column).type
-        keyed = [arriving.field(key) for key in keys]
-        apart = [pa.field(PANE, moment)]
+        time_type = arriving.field(time.column).type
+        key_fields = [arriving.field(key) for key in keys]
+        pane_fields = [pa.field(PANE, time_type)]
         overlap = grid.panes_per_window > 1 and not isinstance(grid, CalendarGrid)
         if overlap and not update and not lateness_us:
-            apart.append(pa.field(SPAN, SPAN_TYPE))
-        panes = pa.schema([*keyed, *apart])
+            pane_fields.append(pa.field(SPAN, SPAN_TYPE))
+        panes = pa.schema([*key_fields, *pane_fields])
         super().__init__(name=name, keys=panes, inputs=inputs, aggregates=aggregates, narrow=False)
         self.arriving, self.grid, self.update = arriving, grid, update
         self.time = self.window_time = time
         self.share, self.lateness_us, self.lengths = share, lateness_us, lengths
         self.output_delay_us = lateness_us  # a window that comes out again is that old
-        bounds = window_bounds(moment)
+        bounds = window_bounds(time_type)
         if lengths is not None:
             bounds.append(pa.field(lengths[0], pa.string()))
         results = list(self.output)[len(panes) :]
-        self.output = output_schema(name, [*keyed, *bounds], results)
+        self.output = output_schema(name, [*key_fields, *bounds], results)
 
     @property
     def may_duplicate(self) -> bool:
@@ -146,7 +146,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
 
         Overlapping windows then have a partial of their own.
         """
-        moment, spans = self.schema.keys.field(self.pane_position).type, None
+        time_type, spans = self.schema.keys.field(self.pane_position).type, None
         if column_or_none(rows, PANE) is None:
             if self.grid.panes_per_window > 1 and not self.may_duplicate:
                 raise InvalidInputError(
@@ -155,14 +155,14 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
                     remedy="Give partial states by pane, in a column 'pane'; or begin without.",
                     operator=self.name,
                 )
-            starts = times_of(self.name, rows, WINDOW_START, moment)
-            rows = with_column(rows, PANE, column_of(starts, None, moment))
+            starts = times_of(self.name, rows, WINDOW_START, time_type)
+            rows = with_column(rows, PANE, column_of(starts, None, time_type))
             if self.may_duplicate:
-                ends = times_of(self.name, rows, WINDOW_END, moment)
+                ends = times_of(self.name, rows, WINDOW_END, time_type)
                 spans = column_of(ends - starts, None, SPAN_TYPE)
         if self.may_duplicate and column_or_none(rows, SPAN) is None:
-            none = column_of(np.zeros(rows.num_rows, np.int64), None, SPAN_TYPE)
-            rows = with_column(rows, SPAN, none if spans is None else spans)
+            zeros = column_of(np.zeros(rows.num_rows, np.int64), None, SPAN_TYPE)
+            rows = with_column(rows, SPAN, zeros if spans is None else spans)
         return super().initial_entries(state, rows)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -174,18 +174,22 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
             groups, changed = self._update_states(data, work)
             if self.update:
                 output = self._updated_output(groups, changed, data.state, open_after, END)
-        staying = None
+        retained = None
         if not self.update and self.closes(time):
             cpu = cpu_clock.process_time()
-            output, staying = self._close_windows(data, changed, work)
+            output, retained = self._close_windows(data, changed, work)
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         if self.lateness_us and not self.update and groups is not None and changed is not None:
-            again = self._updated_output(groups, changed, data.state, open_after, time.closed)
-            output = again if output is None else pa.concat_batches([again, output])
+            updated_output = self._updated_output(
+                groups, changed, data.state, open_after, time.closed
+            )
+            output = (
+                updated_output if output is None else pa.concat_batches([updated_output, output])
+            )
         return OperatorOutput(
             output=output,
             groups=groups,
-            changed=_entries_to_write(groups, changed, staying, data.num_key_groups),
+            changed=_entries_to_write(groups, changed, retained, data.num_key_groups),
             closing_ms=closing_ms,
             windows=work if self.may_duplicate else None,
         )
@@ -211,9 +215,9 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
                 data = self._add_to_retained(data, self.kept)
             groups, keys, rows = self._group_rows(data)
             if self.may_duplicate:
-                of_panes = np.flatnonzero(values_of(keys.column(position + 1)) == 0)
-                panes = keys.column(position).take(pa.array(of_panes))
-                work.count_keys(panes, groups.hashes[of_panes])
+                pane_positions = np.flatnonzero(values_of(keys.column(position + 1)) == 0)
+                panes = keys.column(position).take(pa.array(pane_positions))
+                work.count_keys(panes, groups.hashes[pane_positions])
         with work.timing("write"):
             known, prior = data.state.find(keys, groups.key_groups)
         state = self.update_states(groups, keys, rows, known, prior, are_partial=data.is_partial)
@@ -244,12 +248,14 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
     ) -> StateRows:
         """Copy partial states of panes to the windows, of these spans, that contain them."""
         position = self.pane_position
-        own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
+        user_keys = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
         starts = column_of(windows.start, None, partials.keys.column(position).type)
-        apart = [starts, column_of(spans, None, SPAN_TYPE)]
+        window_columns = [starts, column_of(spans, None, SPAN_TYPE)]
         return StateRows(
             hashes=partials.hashes[windows.pane],
-            keys=pa.RecordBatch.from_arrays([*own.columns, *apart], schema=self.schema.keys),
+            keys=pa.RecordBatch.from_arrays(
+                [*user_keys.columns, *window_columns], schema=self.schema.keys
+            ),
             values=partials.values.take(pa.array(windows.pane)),
         )
 
@@ -308,7 +314,7 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         each entry, and the plan.
         """
         columns = (self.pane_position, self.pane_position + 1)
-        also = (
+        changed_columns = (
             []
             if changed is None
             else [values_of(changed.keys.column(column)) for column in columns]
@@ -318,8 +324,11 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         def choose(stored: Sequence[IntArray]) -> npt.NDArray[np.bool_]:
             """Select the stored entries that the plan reads."""
             starts, spans = stored
-            if also:
-                starts, spans = np.append(starts, also[0]), np.append(spans, also[1])
+            if changed_columns:
+                starts, spans = (
+                    np.append(starts, changed_columns[0]),
+                    np.append(spans, changed_columns[1]),
+                )
             pieces, piece_of = Pieces.of(self.grid, starts, spans, data.time, kept_spans)
             sizes = np.bincount(piece_of, minlength=pieces.count + 1)[: pieces.count]
             all_keys = int(sizes.max(initial=0))
@@ -441,10 +450,10 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
         """Return the output of windows in ``(after, until]`` whose panes changed (update mode)."""
-        others, touched = changed, np.ones(len(changed.hashes), np.bool_)
+        entries, is_changed = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
-            others, touched = self._with_neighbours(groups, changed, state, after)
-        return self._merge_open_windows(others, after, until, touched)
+            entries, is_changed = self._with_neighbours(groups, changed, state, after)
+        return self._merge_open_windows(entries, after, until, is_changed)
 
     @property
     def means(self) -> dict[str, Any]:
@@ -455,43 +464,43 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch
     ) -> pa.RecordBatch:
         """Return the output rows of n windows, from their keys, bounds and states."""
-        moment = self.schema.keys.field(self.pane_position).type
+        time_type = self.schema.keys.field(self.pane_position).type
         bounds = [
-            column_of(self.grid.instants(numbers), None, moment) for numbers in (starts, ends)
+            column_of(self.grid.instants(numbers), None, time_type) for numbers in (starts, ends)
         ]
         if self.lengths is not None:
-            different, of_row = np.unique(ends - starts, return_inverse=True)
-            texts = [self.lengths[1][length] for length in different.tolist()]
-            bounds.append(pa.array(texts, pa.string()).take(pa.array(of_row)))
+            distinct_lengths, length_of_window = np.unique(ends - starts, return_inverse=True)
+            texts = [self.lengths[1][length] for length in distinct_lengths.tolist()]
+            bounds.append(pa.array(texts, pa.string()).take(pa.array(length_of_window)))
         columns = [*keys.columns, *bounds]
         windows = pa.RecordBatch.from_arrays(columns, names=self.output.names[: len(columns)])
         return self.finish(windows, state)
 
     def _merge_open_windows(
-        self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
+        self, entries: StateRows, after: int, until: int, is_changed: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
         """Merge the panes of open windows that contain a changed pane; return their output.
 
-        `entries` has every key and pane at most once; `touched`: mask of the changed ones. The
+        `entries` has every key and pane at most once; `is_changed`: mask of the changed ones. The
         windows end in ``(after, until]``.
         """
         panes = values_of(entries.keys.column(self.pane_position))
         windows = self.grid.windows_of(panes, after, until)
-        own = entries.keys.select(list(range(self.pane_position)))
-        keys = group_rows(entries.hashes, own, 1).of_row[windows.pane]
+        user_keys = entries.keys.select(list(range(self.pane_position)))
+        keys = group_rows(entries.hashes, user_keys, 1).of_row[windows.pane]
         order = np.lexsort((panes[windows.pane], windows.start, windows.kind, keys))
         pane, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key = keys[order]
-        firsts = np.flatnonzero(starts_run(key, kind, start))
-        sizes = np.diff(np.append(firsts, len(order)))
+        first_panes = np.flatnonzero(starts_run(key, kind, start))
+        sizes = np.diff(np.append(first_panes, len(order)))
         if len(order):
-            changed = np.logical_or.reduceat(touched[pane], firsts)
-            pane = pane[np.repeat(changed, sizes)]
-            sizes, firsts = sizes[changed], firsts[changed]
+            window_changed = np.logical_or.reduceat(is_changed[pane], first_panes)
+            pane = pane[np.repeat(window_changed, sizes)]
+            sizes, first_panes = sizes[window_changed], first_panes[window_changed]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         state = self.merge_in_order(take_rows(entries.values, pane), starts)
-        keys = own.take(pa.array(pane[starts[:-1]]))
-        return self.window_rows(keys, start[firsts], windows.end[order][firsts], state)
+        keys = user_keys.take(pa.array(pane[starts[:-1]]))
+        return self.window_rows(keys, start[first_panes], windows.end[order][first_panes], state)
 
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
@@ -502,20 +511,26 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         """
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
-        own = changed.keys.select(list(range(position)))
-        of_key = group_rows(changed.hashes, own, 1)
-        most = self.grid.panes_per_window - 1
-        offsets = np.arange(-most, most + 1) * width
+        user_keys = changed.keys.select(list(range(position)))
+        key_groups = group_rows(changed.hashes, user_keys, 1)
+        max_distance = self.grid.panes_per_window - 1
+        offsets = np.arange(-max_distance, max_distance + 1) * width
         # What changed comes first: of two alike the one at hand stays, and is not looked up.
-        near = np.concatenate([panes, (panes[:, None] + offsets).ravel()])
-        key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(offsets))])
-        order = np.lexsort((near, key))
-        wanted = order[starts_run(near[order], key[order])]
-        wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
-        rows = of_key.first_row[key[wanted]]
-        moment = self.schema.keys.field(position).type
+        nearby_panes = np.concatenate([panes, (panes[:, None] + offsets).ravel()])
+        key = np.concatenate([key_groups.of_row, np.repeat(key_groups.of_row, len(offsets))])
+        order = np.lexsort((nearby_panes, key))
+        nearby_entries = order[starts_run(nearby_panes[order], key[order])]
+        nearby_entries = nearby_entries[
+            (nearby_entries >= len(panes))
+            & (nearby_panes[nearby_entries] >= self.grid.first_open(closed))
+        ]
+        rows = key_groups.first_row[key[nearby_entries]]
+        time_type = self.schema.keys.field(position).type
         keys = pa.RecordBatch.from_arrays(
-            [*own.take(pa.array(rows)).columns, column_of(near[wanted], None, moment)],
+            [
+                *user_keys.take(pa.array(rows)).columns,
+                column_of(nearby_panes[nearby_entries], None, time_type),
+            ],
             schema=self.schema.keys,
         )
         known, values = state.find(keys, groups.key_groups[rows])
@@ -533,20 +548,20 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
 def _entries_to_write(
     groups: Groups | None,
     changed: StateRows | None,  # of the groups
-    staying: StateRows | None,
+    retained: StateRows | None,
     num_key_groups: int,
 ) -> dict[str, Changed]:
-    """Return the entries to write: `changed`, and retained closed windows (`staying`)."""
+    """Return the entries to write: `changed`, and retained closed windows (`retained`)."""
     if groups is None or changed is None:
-        rows, key_groups = staying, np.zeros(0, np.int32)
+        rows, key_groups = retained, np.zeros(0, np.int32)
     else:
         rows, key_groups = changed, groups.key_groups
-        rows = rows if staying is None else rows.followed_by(staying)
+        rows = rows if retained is None else rows.followed_by(retained)
     if rows is None:
         return {}
-    if staying is not None:
-        of_staying = key_groups_of(staying.hashes, num_key_groups)
-        key_groups = np.concatenate([key_groups, of_staying])
+    if retained is not None:
+        retained_groups = key_groups_of(retained.hashes, num_key_groups)
+        key_groups = np.concatenate([key_groups, retained_groups])
         order = np.argsort(key_groups, kind="stable")
         rows, key_groups = rows.take(order), key_groups[order]
     return {STATE: (rows, key_groups)}

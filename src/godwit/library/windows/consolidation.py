@@ -153,7 +153,10 @@ class Spans:
             if cuts[end] - cuts[first] > 1
             and (first, end) not in asked
             and (first, end) not in self.ready
-            and sum(a <= first and end <= b for a, b in asked) > 1
+            and sum(
+                window_first <= first and end <= window_end for window_first, window_end in asked
+            )
+            > 1
         )
 
     def direct(self) -> Built:
@@ -210,7 +213,7 @@ class Spans:
             keys, parts = costs[end - 1 - begin]
             cost = (keys + self.runs[end - 1], parts + cuts[end] - cuts[end - 1])
             step: tuple[int, Part] = (end - 1, end - 1)
-            for first, own in ending.get(end, ()):  # latest beginning first
+            for first, window_keys in ending.get(end, ()):  # latest beginning first
                 if first < begin:
                     break
                 if (first, end) == window:
@@ -219,8 +222,8 @@ class Spans:
                 if self.overlapping:
                     start = min(range(first, end), key=lambda cut: costs[cut - begin])
                 keys, parts = costs[start - begin]
-                if (keys + own + _EQUAL, parts + 1) < cost:
-                    cost, step = (keys + own, parts + 1), (start, (first, end))
+                if (keys + window_keys + _EQUAL, parts + 1) < cost:
+                    cost, step = (keys + window_keys, parts + 1), (start, (first, end))
             costs.append(cost)
             steps.append(step)
         path: list[Part] = []
@@ -242,10 +245,10 @@ def search_auxiliary(spans: Spans, most_nodes: int) -> tuple[Built, float]:
     of them is used, that is a plan. After `most_nodes` the best so far is returned.
     """
     best = min(spans.cheapest_parts(), chained(spans), key=lambda built: built.keys)
-    nothing: frozenset[Span] = frozenset()
-    bound, used = spans.relaxed(nothing, nothing)
+    no_spans: frozenset[Span] = frozenset()
+    bound, used = spans.relaxed(no_spans, no_spans)
     order = count()
-    nodes = [(bound, next(order), nothing, nothing, used)]
+    nodes = [(bound, next(order), no_spans, no_spans, used)]
     for _ in range(most_nodes):
         if not nodes or nodes[0][0] >= best.keys - _EQUAL:
             return best, best.keys
@@ -254,11 +257,11 @@ def search_auxiliary(spans: Spans, most_nodes: int) -> tuple[Built, float]:
             return spans.cheapest_parts(chosen), best.keys if not nodes else nodes[0][0]
         most_used = max(used, key=lambda span: (used[span], span))
         for choice in ((chosen | {most_used}, refused), (chosen, refused | {most_used})):
-            keys, left = spans.relaxed(*choice)
+            keys, used_in_bound = spans.relaxed(*choice)
             if keys < best.keys - _EQUAL:
-                heapq.heappush(nodes, (keys, next(order), *choice, left))
+                heapq.heappush(nodes, (keys, next(order), *choice, used_in_bound))
         candidate = spans.cheapest_parts(
-            chosen | {span for span, times in used.items() if times > 1}
+            chosen | {span for span, num_uses in used.items() if num_uses > 1}
         )
         best = min(best, candidate, key=lambda built: built.keys)
     return best, min(best.keys, nodes[0][0] if nodes else best.keys)
@@ -374,18 +377,20 @@ def chained(spans: Spans, *, by_length: bool = False) -> Built:
     return spans.price_all(parts)
 
 
-def _halved_at(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
+def _halved_at(windows: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
     """Choose cuts (see `chained`), and return each with the windows that are halved there."""
-    chosen: dict[int, list[Span]] = {}
-    cuts: dict[int, int] = {}  # power of two that a length is below, or 0 for all → the last cut
-    for first, end in sorted(asked, key=lambda span: (span[1], span)):
+    windows_by_cut: dict[int, list[Span]] = {}
+    last_cut_by_length: dict[
+        int, int
+    ] = {}  # power of two that a length is below, or 0 for all → the last cut
+    for first, end in sorted(windows, key=lambda span: (span[1], span)):
         if end - first == 1:
             continue
-        length = (end - first).bit_length() if by_length else 0
-        if not first < cuts.get(length, -1) < end:
-            cuts[length] = end - 1
-        chosen.setdefault(cuts[length], []).append((first, end))
-    return chosen.items()
+        length_class = (end - first).bit_length() if by_length else 0
+        if not first < last_cut_by_length.get(length_class, -1) < end:
+            last_cut_by_length[length_class] = end - 1
+        windows_by_cut.setdefault(last_cut_by_length[length_class], []).append((first, end))
+    return windows_by_cut.items()
 
 
 _MOST_SEARCHED = 24

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from godwit.time.grid import Moments
 
-_MOST_PLANNED: Final = 200  # windows of a common multiple of all frequencies
-_MOST_SEARCHED: Final = 24  # likewise, to look for auxiliary ones too
-_MOST_CUTS: Final = 100_000
-_FEWEST_STEPS: Final = 8  # of a window that is worth blocks of several
-_LEAST_SAVED: Final = 4  # parts that windows need not read, for an entry that is written
+_MAX_PLANNED: Final = 200  # windows of a common multiple of all frequencies
+_MAX_SEARCHED: Final = 24  # likewise, to look for auxiliary ones too
+_MAX_CUTS: Final = 100_000
+_MIN_STEPS: Final = 8  # of a window that is worth blocks of several
+_MIN_SAVED: Final = 4  # parts that windows need not read, for an entry that is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,19 +143,22 @@ def kept_spans(grid: PaneGrid) -> KeptSpans | None:
     for kind, needed_us in (*_aligned_blocks(grid), *_reused_parts(grid)):
         ends = kind.offset_us + kind.length_us
         if any(
-            not (ends - w.offset_us - w.length_us) % w.every_us and not kind.every_us % w.every_us
-            for w in grid.windows
+            not (ends - window.offset_us - window.length_us) % window.every_us
+            and not kind.every_us % window.every_us
+            for window in grid.windows
         ):  # otherwise nothing closes when it ends
             kinds[kind] = max(needed_us, kinds.get(kind, 0))
     if not kinds:
         return None
     chosen: list[TimeWindow] = []
     for kind in sorted(kinds, key=lambda kind: (kind.length_us, kind.every_us, kind.offset_us)):
-        whole = next((other for other in chosen if _includes_kind(other, kind)), None)
-        if whole is None:
+        containing = next(
+            (retained_kind for retained_kind in chosen if _includes_kind(retained_kind, kind)), None
+        )
+        if containing is None:
             chosen.append(kind)
         else:
-            kinds[whole] = max(kinds[whole], kinds[kind])
+            kinds[containing] = max(kinds[containing], kinds[kind])
     return KeptSpans(
         grid=PaneGrid(windows=tuple(chosen), width_us=grid.width_us),
         needed_us=tuple(kinds[kind] for kind in chosen),
@@ -176,8 +179,8 @@ def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
         if rest or steps < 2:
             continue
         panes = window.every_us // grid.width_us
-        sizes = [1] if (steps - 1) * (panes - 1) > _LEAST_SAVED else []
-        if steps >= _FEWEST_STEPS:
+        sizes = [1] if (steps - 1) * (panes - 1) > _MIN_SAVED else []
+        if steps >= _MIN_STEPS:
             sizes += [1 << level for level in range(2, (steps // 2).bit_length())]
         for size in sizes:
             length_us = size * window.every_us
@@ -189,12 +192,16 @@ def _aligned_blocks(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
 
 def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     """Yield parts of the cheapest plan of later windows, as kinds, and the µs each is needed."""
-    windows = [w for w in grid.windows if w.length_us < _FEWEST_STEPS * w.every_us]
+    windows = [
+        grid_window
+        for grid_window in grid.windows
+        if grid_window.length_us < _MIN_STEPS * grid_window.every_us
+    ]
     if not windows:
         return
     period_us = math.lcm(*(window.every_us for window in windows))
     count = sum(period_us // window.every_us for window in windows)
-    if count > _MOST_PLANNED or period_us // grid.width_us > _MOST_CUTS:
+    if count > _MAX_PLANNED or period_us // grid.width_us > _MAX_CUTS:
         return
     begin = min(window.offset_us for window in windows)
     spans = {
@@ -205,7 +212,7 @@ def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     problem = ConsolidationProblem(
         pane_keys=np.ones(max(end for _, end in spans)), windows=tuple(sorted(spans))
     )
-    plan = plan_consolidation(problem, auxiliary=count <= _MOST_SEARCHED)
+    plan = plan_consolidation(problem, auxiliary=count <= _MAX_SEARCHED)
     users: dict[tuple[int, int], list[int]] = {}
     for step in plan.steps:
         for part in step.parts:
@@ -213,10 +220,12 @@ def _reused_parts(grid: PaneGrid) -> Iterator[tuple[TimeWindow, int]]:
     last_of: dict[tuple[int, int], int] = {}
     for step in plan.steps:  # shorter ones first
         first, end = step.window
-        later = [user for user in users.get(step.window, ()) if user > end]
+        later = [user_end for user_end in users.get(step.window, ()) if user_end > end]
         # Without it, they would read its available parts, and panes.
-        instead = sum(1 if last_of.get(part, 0) > end else part[1] - part[0] for part in step.parts)
-        if (instead - 1) * len(later) >= _LEAST_SAVED:
+        parts_without = sum(
+            1 if last_of.get(part, 0) > end else part[1] - part[0] for part in step.parts
+        )
+        if (parts_without - 1) * len(later) >= _MIN_SAVED:
             last_of[step.window] = max(later)
     for (first, end), last in last_of.items():
         if last > end:

@@ -110,27 +110,31 @@ class EventTimeOperator(KeyedOperator):
         """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
         column = rows.column(self.time.column)
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
-        untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = min(time.max_event_time(input_number), self.latest)
-        ahead = (times > not_after) & ~untimed
-        late = (self.is_late(times, time.closed) | (times < self.earliest)) & ~untimed & ~ahead
-        out = untimed | ahead | late
+        is_untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
+        latest_time = min(time.max_event_time(input_number), self.latest)
+        is_ahead = (times > latest_time) & ~is_untimed
+        is_late = (
+            (self.is_late(times, time.closed) | (times < self.earliest)) & ~is_untimed & ~is_ahead
+        )
+        is_left_out = is_untimed | is_ahead | is_late
         left_out = arrivals = None
-        if out.any():
-            which = np.flatnonzero(out)
-            reasons = np.array(["late", "ahead", "untimed"])[ahead[which] + 2 * untimed[which]]
+        if is_left_out.any():
+            left_out_rows = np.flatnonzero(is_left_out)
+            reasons = np.array(["late", "ahead", "untimed"])[
+                is_ahead[left_out_rows] + 2 * is_untimed[left_out_rows]
+            ]
             left_out = pa.RecordBatch.from_arrays(
-                [*rows.take(pa.array(which)).columns, pa.array(reasons, pa.string())],
+                [*rows.take(pa.array(left_out_rows)).columns, pa.array(reasons, pa.string())],
                 schema=self.left_out_schema,
             )
-            counting = np.flatnonzero(~out)
-            rows, times = rows.take(pa.array(counting)), times[counting]
+            accepted_rows = np.flatnonzero(~is_left_out)
+            rows, times = rows.take(pa.array(accepted_rows)), times[accepted_rows]
         if left_out is not None or self.time.is_reported:
             reached = np.max(times, initial=BEGINNING) if self.time.is_reported else BEGINNING
             arrivals = Arrivals(
-                late=int(np.count_nonzero(late)),
-                ahead=int(np.count_nonzero(ahead)),
-                untimed=int(np.count_nonzero(untimed)),
+                late=int(np.count_nonzero(is_late)),
+                ahead=int(np.count_nonzero(is_ahead)),
+                untimed=int(np.count_nonzero(is_untimed)),
                 reached=int(reached),
             )
         panes = column_of(self.entry_marks(rows, times), None, column.type)
@@ -152,12 +156,16 @@ class EventTimeOperator(KeyedOperator):
         """Insert the identity columns of the rows' entries."""
         return self.insert_identity(rows, panes)
 
-    def insert_identity(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
+    def insert_identity(self, rows: pa.RecordBatch, *identity_columns: pa.Array) -> pa.RecordBatch:
         """Insert identity columns (`apart`) behind the key columns of rows."""
-        own, entry = self.keys.names, self.schema.keys.names
-        others = [name for name in self.inputs.names if name not in own]
-        columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
-        return pa.RecordBatch.from_arrays(columns, names=[*entry, *others])
+        key_names, entry_key_names = self.keys.names, self.schema.keys.names
+        input_names = [name for name in self.inputs.names if name not in key_names]
+        columns = [
+            *rows.select(key_names).columns,
+            *identity_columns,
+            *rows.select(input_names).columns,
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=[*entry_key_names, *input_names])
 
     # -- time ----------------------------------------------------------------------------------
 

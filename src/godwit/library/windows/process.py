@@ -99,18 +99,18 @@ def call_for_windows(
     `keys`, `starts` and `ends`: n rows, key and bounds of each window. `order`, `bounds`: window i
     has the rows ``order[bounds[i]:bounds[i + 1]]`` of `rows`.
     """
-    of_key = rows_as_tuples(keys)
+    key_tuples = rows_as_tuples(keys)
     windows = rows_as_tuples(pa.RecordBatch.from_arrays([starts, ends], names=["start", "end"]))
-    edges = bounds.tolist()
-    named = visible_schema(keys.schema).names
-    columns = Columns(rows, rows.schema, order, KeysOfRows(named, of_key, edges))
-    failed = FailedCalls(operator.name, rows, named, order) if operator.failures_to else None
+    row_bounds = bounds.tolist()
+    key_names = visible_schema(keys.schema).names
+    columns = Columns(rows, rows.schema, order, KeysOfRows(key_names, key_tuples, row_bounds))
+    failed = FailedCalls(operator.name, rows, key_names, order) if operator.failures_to else None
     emitted: list[Any] = []
     counts: list[int] = []
-    for i, (key, window) in enumerate(zip(of_key, windows, strict=True)):
-        of_window = KeyRows(columns, edges[i], edges[i + 1])
+    for number, (key, window) in enumerate(zip(key_tuples, windows, strict=True)):
+        window_rows = KeyRows(columns, row_bounds[number], row_bounds[number + 1])
         try:
-            result = operator.function(key, of_window, Window(*window))
+            result = operator.function(key, window_rows, Window(*window))
             if result is not None:
                 emitted.extend(result)
         except BaseException as error:
@@ -122,17 +122,22 @@ def call_for_windows(
                     error,
                     called="function(key, rows, window)",
                 ) from error
-            failed.add(operator.function, error, (edges[i], edges[i + 1]), key)
+            failed.add(operator.function, error, (row_bounds[number], row_bounds[number + 1]), key)
             del emitted[counts[-1] if counts else 0 :]
         counts.append(len(emitted))
     if failed is None:
-        return {"output": emitted_batch(operator, emitted, counts, of_key)}
+        return {"output": emitted_batch(operator, emitted, counts, key_tuples)}
 
-    def undo(i: int, error: UserFunctionError) -> None:
+    def undo(number: int, error: UserFunctionError) -> None:
         """Divert the rows of a window for which the function emitted rows that do not fit."""
-        failed.add(operator.function, error, (edges[i], edges[i + 1]), of_key[i])
+        failed.add(
+            operator.function,
+            error,
+            (row_bounds[number], row_bounds[number + 1]),
+            key_tuples[number],
+        )
 
-    output = emitted_or_undone(operator, emitted, counts, of_key, undo)
+    output = emitted_or_undone(operator, emitted, counts, key_tuples, undo)
     return {"output": output, "failed": failed.to_batch()}
 
 
@@ -198,21 +203,21 @@ class WindowedProcess(EventTimeOperator):
         panes = values_of(rows.keys.column(position))
         numbers = values_of(rows.keys.column(position + 1))
         windows = self.grid.windows_of(panes, time.closed, time.until)
-        own = rows.keys.select(list(range(position)))
-        key = group_rows(rows.hashes, own, 1).of_row[windows.pane]
-        order = np.lexsort((numbers[windows.pane], windows.start, windows.kind, key))
+        user_keys = rows.keys.select(list(range(position)))
+        key_of_row = group_rows(rows.hashes, user_keys, 1).of_row[windows.pane]
+        order = np.lexsort((numbers[windows.pane], windows.start, windows.kind, key_of_row))
         row, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
-        key, end = key[order], windows.end[order]
-        firsts = np.flatnonzero(starts_run(key, kind, start))
-        moment = rows.keys.schema.field(position).type
+        key_of_row, end = key_of_row[order], windows.end[order]
+        first_rows = np.flatnonzero(starts_run(key_of_row, kind, start))
+        time_type = rows.keys.schema.field(position).type
         return call_for_windows(
             self,
-            keys=own.take(pa.array(row[firsts])),
-            starts=column_of(self.grid.instants(start[firsts]), None, moment),
-            ends=column_of(self.grid.instants(end[firsts]), None, moment),
+            keys=user_keys.take(pa.array(row[first_rows])),
+            starts=column_of(self.grid.instants(start[first_rows]), None, time_type),
+            ends=column_of(self.grid.instants(end[first_rows]), None, time_type),
             rows=rows.values,
             order=row,
-            bounds=np.append(firsts, len(order)),
+            bounds=np.append(first_rows, len(order)),
         )
 
 

@@ -118,43 +118,45 @@ class RowWindowsOperator(KeyedOperator):
         every, width = self.windows.every, self._panes_per_window
         groups, keys = data.grouped(len(self.keys))
         known, prior = data.state.find(keys, groups.key_groups)
-        before = np.where(known, values_of(prior.column(0)), 0)
-        after = before + np.diff(groups.starts)
+        rows_before = np.where(known, values_of(prior.column(0)), 0)
+        rows_after = rows_before + np.diff(groups.starts)
         # Pieces: the panes of each key that have rows of this epoch, in order.
-        first = before // every
-        count = (after - 1) // every - first + 1
+        first = rows_before // every
+        count = (rows_after - 1) // every - first + 1
         ends = np.cumsum(count)
         key, pane = expand_ranges(first, count)
         states = self._update_panes(
             data.rows.values,
             groups,
             keys,
-            goes_on=known & (before % every > 0),
+            continues=known & (rows_before % every > 0),
             prior=prior,
             ends=ends,
             key=key,
         )
-        full = np.flatnonzero((pane + 1) * every <= after[key])
+        full_pieces = np.flatnonzero((pane + 1) * every <= rows_after[key])
         changed: dict[str, Changed] = {
             STATE: (
                 StateRows(
                     hashes=groups.hashes,
                     keys=keys,
-                    values=self._open_state(after, states.take(pa.array(ends - 1))),
+                    values=self._open_state(rows_after, states.take(pa.array(ends - 1))),
                 ),
                 groups.key_groups,
             )
         }
-        full_panes = after // every  # full panes of each key by now
+        full_panes = rows_after // every  # full panes of each key by now
         if width > 1:
-            stay = full[pane[full] > full_panes[key[full]] - width]  # for windows to come
-            if len(stay):
-                rows_of = StateRows(
-                    hashes=groups.hashes[key[stay]],
-                    keys=self._pane_keys(keys, key[stay], pane[stay]),
-                    values=states.take(pa.array(stay)),
+            retained = full_pieces[
+                pane[full_pieces] > full_panes[key[full_pieces]] - width
+            ]  # for windows to come
+            if len(retained):
+                retained_rows = StateRows(
+                    hashes=groups.hashes[key[retained]],
+                    keys=self._pane_keys(keys, key[retained], pane[retained]),
+                    values=states.take(pa.array(retained)),
                 )
-                changed[_PANES] = (rows_of, groups.key_groups[key[stay]])
+                changed[_PANES] = (retained_rows, groups.key_groups[key[retained]])
         oldest = np.maximum(first - width + 1, 0)
         num_windows = np.maximum(full_panes - width + 1 - oldest, 0)
         output = None
@@ -170,39 +172,43 @@ class RowWindowsOperator(KeyedOperator):
         groups: Groups,
         keys: pa.RecordBatch,
         *,
-        goes_on: npt.NDArray[np.bool_],
+        continues: npt.NDArray[np.bool_],
         prior: pa.RecordBatch,
         ends: IntArray,
         key: IntArray,
     ) -> pa.RecordBatch:
         """Add an epoch's rows to panes; return the partial states of all panes with rows, in order.
 
-        `goes_on`: mask of keys that have an open pane, whose state is in `prior`. `ends`: end of
+        `continues`: mask of keys that have an open pane, whose state is in `prior`. `ends`: end of
         the pieces (new rows of one pane) of each key. `key`: key of each piece.
         """
         every = self.windows.every
         starts = np.append(0, ends[:-1])
-        before = np.where(goes_on, values_of(prior.column(0)) % every, 0)  # rows of an open pane
+        rows_in_pane = np.where(
+            continues, values_of(prior.column(0)) % every, 0
+        )  # rows of an open pane
         of_row = groups.of_row[groups.order]
-        rank = np.arange(len(of_row)) - groups.starts[of_row]
-        piece = np.empty(len(of_row), np.int64)
-        piece[groups.order] = starts[of_row] + (before[of_row] + rank) // every
-        opened = np.zeros(len(key), np.bool_)
-        opened[starts[goes_on]] = True
-        which = pa.array(key)
+        position_in_key = np.arange(len(of_row)) - groups.starts[of_row]
+        piece_of_row = np.empty(len(of_row), np.int64)
+        piece_of_row[groups.order] = (
+            starts[of_row] + (rows_in_pane[of_row] + position_in_key) // every
+        )
+        has_state = np.zeros(len(key), np.bool_)
+        has_state[starts[continues]] = True
+        key_indices = pa.array(key)
         pieces = Groups(
             count=len(key),
-            of_row=piece,
+            of_row=piece_of_row,
             first_row=groups.first_row[key],
             hashes=groups.hashes[key],
             key_groups=groups.key_groups[key],
         )
         return self._compute.update_states(
             pieces,
-            keys.take(which),
+            keys.take(key_indices),
             rows,
-            opened,
-            prior.select(list(range(1, prior.num_columns))).take(which),
+            has_state,
+            prior.select(list(range(1, prior.num_columns))).take(key_indices),
             are_partial=False,
         )
 
@@ -226,8 +232,8 @@ class RowWindowsOperator(KeyedOperator):
             stored_key, stored_pane = expand_ranges(
                 oldest, np.where(num_windows, first - oldest, 0)
             )
-            wanted = self._pane_keys(keys, stored_key, stored_pane)
-            known, values = states[_PANES].find(wanted, groups.key_groups[stored_key])
+            stored_keys = self._pane_keys(keys, stored_key, stored_pane)
+            known, values = states[_PANES].find(stored_keys, groups.key_groups[stored_key])
             assert known.all(), "panes stay until no window needs them"
             key, pane = np.concatenate([stored_key, key]), np.concatenate([stored_pane, pane])
             partials = pa.concat_batches([values, partials])
@@ -239,10 +245,10 @@ class RowWindowsOperator(KeyedOperator):
         state = self._compute.merge_in_order(
             partials.take(pa.array(parts)), np.arange(len(window) + 1) * width
         )
-        own = keys.take(pa.array(window_key))
-        results = self._compute.results(own, state)
+        user_keys = keys.take(pa.array(window_key))
+        results = self._compute.results(user_keys, state)
         return pa.RecordBatch.from_arrays(
-            [*own.columns, pa.array(window, pa.int64()), *results], schema=self.output
+            [*user_keys.columns, pa.array(window, pa.int64()), *results], schema=self.output
         )
 
     def _open_state(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:

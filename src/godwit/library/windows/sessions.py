@@ -75,8 +75,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         # event time
         last: str | None = None,
     ) -> None:
-        moment = arriving.field(time.column)
-        keyed = [arriving.field(key) for key in keys]
+        time_field = arriving.field(time.column)
+        key_fields = [arriving.field(key) for key in keys]
         self._extent = (time.column, time.column if last is None else last)
         for column in self._extent:
             if column not in inputs.names:
@@ -84,7 +84,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         ends = {_FIRST: least(self._extent[0]), _LAST: greatest(self._extent[1])}
         super().__init__(
             name=name,
-            keys=pa.schema([*keyed, pa.field(PANE, moment.type)]),
+            keys=pa.schema([*key_fields, pa.field(PANE, time_field.type)]),
             inputs=inputs,
             aggregates={**ends, **aggregates},
             narrow=False,
@@ -94,7 +94,7 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         self.arriving, self.gap_us = arriving, gap_us
         self.time = self.window_time = time
         self._before_us = int(time.is_end)
-        bounds = [*keyed, *window_bounds(moment.type)]
+        bounds = [*key_fields, *window_bounds(time_field.type)]
         results = list(self.output)[len(bounds) + 1 :]
         self.output = output_schema(name, bounds, results) if output is None else output
 
@@ -108,13 +108,13 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
 
         The number of a session among those of its key is filled in by `complete_entries`.
         """
-        moment = self.schema.keys.field(self.pane_position).type
+        time_type = self.schema.keys.field(self.pane_position).type
         if column_or_none(rows, _FIRST) is None:
-            first = times_of(self.name, rows, WINDOW_START, moment) + self._before_us
-            last = times_of(self.name, rows, WINDOW_END, moment) - self.gap_us + self._before_us
+            first = times_of(self.name, rows, WINDOW_START, time_type) + self._before_us
+            last = times_of(self.name, rows, WINDOW_END, time_type) - self.gap_us + self._before_us
             for name, times in ((_FIRST, first), (_LAST, last)):
-                rows = with_column(rows, name, column_of(times, None, moment))
-        numbers = column_of(np.zeros(rows.num_rows, np.int64), None, moment)
+                rows = with_column(rows, name, column_of(times, None, time_type))
+        numbers = column_of(np.zeros(rows.num_rows, np.int64), None, time_type)
         return super().initial_entries(state, with_column(rows, PANE, numbers))
 
     def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
@@ -172,21 +172,23 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         # Raw rows are combined when it is known which session each is of.
         raw = not data.is_partial and self.commutative
         arrived = data.rows if raw else self.as_partials(data)
-        over: StateRows | None = None
+        closing_sessions: StateRows | None = None
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
             last_column = len(self.schema.keys) + 1
             end = time.until - self.gap_us + self._before_us  # of last event times
-            over = data.state.scan(EntryRange(column=last_column, end=end))
-            hashes.append(over.hashes)
-            keys.append(over.keys.select(names))
-        every = pa.concat_batches(keys)
-        if not every.num_rows:
+            closing_sessions = data.state.scan(EntryRange(column=last_column, end=end))
+            hashes.append(closing_sessions.hashes)
+            keys.append(closing_sessions.keys.select(names))
+        all_keys = pa.concat_batches(keys)
+        if not all_keys.num_rows:
             return OperatorOutput()
-        groups = group_rows(np.concatenate(hashes), every, data.num_key_groups)
+        groups = group_rows(np.concatenate(hashes), all_keys, data.num_key_groups)
         count = len(arrived.hashes)
-        stored, of_key, slots = self._stored_sessions(groups, every, data.state, over, count)
-        key = np.concatenate([of_key, groups.of_row[:count]])
+        stored, key_of_stored, slots = self._stored_sessions(
+            groups, all_keys, data.state, closing_sessions, count
+        )
+        key = np.concatenate([key_of_stored, groups.of_row[:count]])
         return self._merge_sessions(
             groups, stored=stored, arrived=arrived, key=key, slots=slots, time=time, raw=raw
         )
@@ -194,51 +196,69 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
     def _stored_sessions(
         self,
         groups: Groups,
-        keys: pa.RecordBatch,  # of arrived rows, `count` of them, and of `over`
+        keys: pa.RecordBatch,  # of arrived rows, `count` of them, and of `closing_sessions`
         state: StateView,
-        over: StateRows | None,  # stored sessions that close
+        closing_sessions: StateRows | None,  # stored sessions that close
         count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
         """Return the stored sessions of all keys, and the key number and slot of each.
 
-        A slot is the number of the session among its key's, from 0. `over`: sessions that close;
+        A slot is the number of the session among its key's, from 0. `closing_sessions`: sessions
+        that close;
         `keys`: of `count` new rows, then of these.
         """
-        entries, values, of_key, slots = [], [], [], []
-        first = np.zeros(groups.count, np.int64)
-        if over is not None:
-            key, slot = groups.of_row[count:], values_of(over.keys.column(self.pane_position))
-            here, highest = np.bincount(key, minlength=groups.count), np.full(groups.count, -1)
+        entries, values, group_numbers, slots = [], [], [], []
+        next_slot = np.zeros(groups.count, np.int64)
+        if closing_sessions is not None:
+            key, slot = (
+                groups.of_row[count:],
+                values_of(closing_sessions.keys.column(self.pane_position)),
+            )
+            num_closing, highest = (
+                np.bincount(key, minlength=groups.count),
+                np.full(groups.count, -1),
+            )
             np.maximum.at(highest, key, slot)
-            whole = highest + 1 == here  # they have the lowest slots
-            first[whole] = here[whole]
-            if not whole.all():  # of other keys all slots are looked up
-                positions = np.flatnonzero(whole[key])
-                over, key, slot = over.take(positions), key[positions], slot[positions]
-            entries, values, of_key, slots = [over.keys], [over.values], [key], [slot]
-        pending, width = np.arange(groups.count), 1
-        while pending.size:
+            is_whole = highest + 1 == num_closing  # they have the lowest slots
+            next_slot[is_whole] = num_closing[is_whole]
+            if not is_whole.all():  # of other keys all slots are looked up
+                positions = np.flatnonzero(is_whole[key])
+                closing_sessions, key, slot = (
+                    closing_sessions.take(positions),
+                    key[positions],
+                    slot[positions],
+                )
+            entries, values, group_numbers, slots = (
+                [closing_sessions.keys],
+                [closing_sessions.values],
+                [key],
+                [slot],
+            )
+        incomplete, width = np.arange(groups.count), 1
+        while incomplete.size:
             # Slots of a key have no gaps: twice as many are looked for each time, until one is
             # free.
-            key = np.repeat(pending, width)
-            slot = np.repeat(first[pending], width) + np.tile(np.arange(width), len(pending))
-            wanted = self._in_slots(take_rows(keys, groups.first_row[key]), slot)
-            known, prior = state.find(wanted, groups.key_groups[key])
+            key = np.repeat(incomplete, width)
+            slot = np.repeat(next_slot[incomplete], width) + np.tile(
+                np.arange(width), len(incomplete)
+            )
+            session_keys = self._in_slots(take_rows(keys, groups.first_row[key]), slot)
+            known, prior = state.find(session_keys, groups.key_groups[key])
             stored = np.flatnonzero(known)
-            entries.append(take_rows(wanted, stored))
+            entries.append(take_rows(session_keys, stored))
             values.append(take_rows(prior, stored))
-            of_key.append(key[stored])
+            group_numbers.append(key[stored])
             slots.append(slot[stored])
-            pending = pending[known[width - 1 :: width]]
-            first[pending] += width
+            incomplete = incomplete[known[width - 1 :: width]]
+            next_slot[incomplete] += width
             width *= 2
-        every = np.concatenate(of_key)
+        all_groups = np.concatenate(group_numbers)
         rows = StateRows(
-            hashes=groups.hashes[every],
+            hashes=groups.hashes[all_groups],
             keys=pa.concat_batches(entries),
             values=pa.concat_batches(values),
         )
-        return rows, every, np.concatenate(slots)
+        return rows, all_groups, np.concatenate(slots)
 
     def _merge_sessions(
         self,
@@ -252,49 +272,53 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         raw: bool,
     ) -> OperatorOutput:
         """Merge sessions that are at most the gap apart; emit those that close, store the rest."""
-        ends = self._extent if raw else (_FIRST, _LAST)
+        extent_columns = self._extent if raw else (_FIRST, _LAST)
         firsts, lasts = (
             np.concatenate(
-                [values_of(stored.values.column(i)), values_of(arrived.values.column(name))]
+                [values_of(stored.values.column(number)), values_of(arrived.values.column(name))]
             )
-            for i, name in enumerate(ends)
+            for number, name in enumerate(extent_columns)
         )
         order = order_by(key, firsts - firsts.min())
         begins = self._starts_session(key[order], firsts[order], lasts[order])
         starts = np.append(np.flatnonzero(begins), len(order))
-        of_key, some = key[order[starts[:-1]]], order[starts[:-1]]
+        key_of_session, first_row = key[order[starts[:-1]]], order[starts[:-1]]
         if raw:
             session = np.empty(len(order), np.int64)
             session[order] = np.cumsum(begins) - 1
-            merged = self._merged_states(stored.values, arrived, session, len(some))
+            merged = self._merged_states(stored.values, arrived, session, len(first_row))
         else:
             parts = pa.concat_batches([stored.values, arrived.values])
             merged = self.merge_in_order(take_rows(parts, order), starts)
         keys = pa.concat_batches([stored.keys, arrived.keys])
-        over = is_past(self._session_ends(merged.column(1)), time.until)
-        open_ = np.flatnonzero(~over)
+        is_over = is_past(self._session_ends(merged.column(1)), time.until)
+        open_sessions = np.flatnonzero(~is_over)
         # Renumber the slots of a key without gaps.
-        run = np.flatnonzero(starts_run(of_key[open_]))
-        slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
-        count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)
-        free = np.flatnonzero(slots >= count[key[: len(slots)]])
-        of_changed = np.concatenate([of_key[open_], key[free]])
-        changed = order_by(of_changed)
-        which = np.concatenate([some[open_], free])[changed]
+        first_of_key = np.flatnonzero(starts_run(key_of_session[open_sessions]))
+        slot = np.arange(len(open_sessions)) - np.repeat(
+            first_of_key, np.diff(np.append(first_of_key, len(open_sessions)))
+        )
+        count = np.bincount(key_of_session[open_sessions], minlength=int(key.max(initial=0)) + 1)
+        freed = np.flatnonzero(slots >= count[key[: len(slots)]])
+        key_of_changed = np.concatenate([key_of_session[open_sessions], key[freed]])
+        changed = order_by(key_of_changed)
+        source_rows = np.concatenate([first_row[open_sessions], freed])[changed]
         # Of a slot that is free again no values count: any will do.
-        values = np.concatenate([open_, np.zeros_like(free)])[changed]
+        source_states = np.concatenate([open_sessions, np.zeros_like(freed)])[changed]
         return OperatorOutput(
             groups=groups,
             changed=changed_by_key(
                 groups,
-                key=of_changed[changed],
+                key=key_of_changed[changed],
                 keys=self._in_slots(
-                    take_rows(keys, which), np.concatenate([slot, slots[free]])[changed]
+                    take_rows(keys, source_rows), np.concatenate([slot, slots[freed]])[changed]
                 ),
-                values=take_rows(merged, values),
-                removed=changed >= len(open_),
+                values=take_rows(merged, source_states),
+                removed=changed >= len(open_sessions),
             ),
-            **self.emission(take_rows(keys, some[over]), take_rows(merged, np.flatnonzero(over))),
+            **self.emission(
+                take_rows(keys, first_row[is_over]), take_rows(merged, np.flatnonzero(is_over))
+            ),
         )
 
     def _merged_states(
@@ -305,20 +329,22 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
         count: int,  # number of sessions
     ) -> pa.RecordBatch:
         """Aggregate new rows and merge them with stored sessions; return a state per number."""
-        of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
-        with_rows = np.bincount(of_row, minlength=count) > 0
-        number = (np.cumsum(with_rows) - 1)[of_row]
-        fresh = self.aggregate_rows(
+        session_of_stored, session_of_row = session[: stored.num_rows], session[stored.num_rows :]
+        with_rows = np.bincount(session_of_row, minlength=count) > 0
+        state_of_row = (np.cumsum(with_rows) - 1)[session_of_row]
+        new_states = self.aggregate_rows(
             rows.values,
-            number,
+            state_of_row,
             int(np.count_nonzero(with_rows)),
-            lambda: rows.keys.take(pa.array(np.unique(number, return_index=True)[1])),
+            lambda: rows.keys.take(pa.array(np.unique(state_of_row, return_index=True)[1])),
         )
-        if not len(of_stored):
-            return fresh
-        of_part = np.concatenate([of_stored, np.flatnonzero(with_rows)])
-        parts, starts = rows_by_group(of_part, count)
-        return self.merge_in_order(take_rows(pa.concat_batches([stored, fresh]), parts), starts)
+        if not len(session_of_stored):
+            return new_states
+        session_of_part = np.concatenate([session_of_stored, np.flatnonzero(with_rows)])
+        parts, starts = rows_by_group(session_of_part, count)
+        return self.merge_in_order(
+            take_rows(pa.concat_batches([stored, new_states]), parts), starts
+        )
 
     def emission(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> dict[str, Any]:
         """Return the fields of an `OperatorOutput` that have the rows of sessions that close."""
@@ -370,8 +396,8 @@ class SessionCompute(EventTimeOperator, ComputeOperator):
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
         """Return the identity columns of sessions: key, and slot (number within the key)."""
-        own = keys.columns[: self.pane_position]
-        moment = self.schema.keys.field(self.pane_position).type
+        key_columns = keys.columns[: self.pane_position]
+        time_type = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(
-            [*own, column_of(slots, None, moment)], schema=self.schema.keys
+            [*key_columns, column_of(slots, None, time_type)], schema=self.schema.keys
         )

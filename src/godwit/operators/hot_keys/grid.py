@@ -101,16 +101,16 @@ class Spreads:
         known = self.keys.get(key_hash)
         return known is not None and len(known.grids) > 1
 
-    def with_grid(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
+    def with_grid(self, key_hash: int, key: str, grid: Grid, retired_at: int) -> Spreads:
         """Return the hot keys with a new grid (division into parts) of one key, if it may change.
 
-        Unchanged as long as a former grid holds rows. `key`: the key as JSON. `over`: watermark at
-        which no earlier row of the key can match a new row.
+        Unchanged as long as a former grid holds rows. `key`: the key as JSON. `retired_at`:
+        watermark at which no earlier row of the key can match a new row.
         """
-        now = self.grid_of(key_hash)
-        if self.is_changing(key_hash) or set(now.parts) & set(grid.parts):
+        current = self.grid_of(key_hash)
+        if self.is_changing(key_hash) or set(current.parts) & set(grid.parts):
             return self
-        changed = HotKey(hash=key_hash, key=key, grids=(replace(now, over=over), grid))
+        changed = HotKey(hash=key_hash, key=key, grids=(replace(current, over=retired_at), grid))
         return Spreads.of(*self.keys.values(), changed)
 
     def expired_at(self, closed: int) -> Spreads:
@@ -158,24 +158,24 @@ class Spreads:
 
         Returns ``None`` if no key is divided: every row goes to part 0.
         """
-        hot = np.array(sorted(self.keys), np.int64)
-        of_hot = np.isin(hashes, hot)
-        if not of_hot.any():
+        hot_hashes = np.array(sorted(self.keys), np.int64)
+        is_hot = np.isin(hashes, hot_hashes)
+        if not is_hot.any():
             return None
-        others = np.flatnonzero(~of_hot)
-        taken, parts = [others], [np.zeros(len(others), np.int32)]
-        probes = [np.zeros(len(others), np.bool_)]
-        for key_hash in np.unique(hashes[of_hot]).tolist():
+        other_rows = np.flatnonzero(~is_hot)
+        sent_rows, parts = [other_rows], [np.zeros(len(other_rows), np.int32)]
+        probes = [np.zeros(len(other_rows), np.bool_)]
+        for key_hash in np.unique(hashes[is_hot]).tolist():
             rows_of_key = np.flatnonzero(hashes == key_hash)
             values = _hashes_of_values(rows.take(pa.array(rows_of_key)))
             for grid in (grids := self.keys[key_hash].grids):
                 targets = parts_of_rows(grid, side, values)
-                taken.append(np.repeat(rows_of_key, targets.shape[1]))
+                sent_rows.append(np.repeat(rows_of_key, targets.shape[1]))
                 parts.append(targets.ravel())
                 probes.append(np.full(targets.size, grid is not grids[-1]))
-        row = np.concatenate(taken)
-        order = np.argsort(row, kind="stable")
-        return row[order], np.concatenate(parts)[order], np.concatenate(probes)[order]
+        row_numbers = np.concatenate(sent_rows)
+        order = np.argsort(row_numbers, kind="stable")
+        return row_numbers[order], np.concatenate(parts)[order], np.concatenate(probes)[order]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,11 +249,13 @@ def measure_work(
 
     Work is a number of rows and pairs. `named`: mask of the keys to return instead.
     """
-    each = left + right + pairs
-    total = int(each.sum())
+    work_of_key = left + right + pairs
+    total = int(work_of_key.sum())
     if not total:
         return OperatorWork()
-    chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part if named is None else named)
+    chosen = np.flatnonzero(
+        (work_of_key >= _MIN_SHARE * total) | is_part if named is None else named
+    )
     chosen_keys = keys.take(pa.array(chosen if row_of is None else row_of[chosen]))
     return OperatorWork(
         total=total,
@@ -283,20 +285,22 @@ def work_by_time(
     Used to find hot keys. Keys are returned only for a lane with some work.
     """
     rows = np.diff(groups.starts)
-    of_key = np.searchsorted(load.key_groups, groups.key_groups)
-    of_group = np.bincount(of_key, rows, minlength=len(load.key_groups))
-    per_row = load.busy_ms * 1e3 / np.maximum(of_group, 1)
-    each = (rows * per_row[of_key]).astype(np.int64)
-    present = np.flatnonzero(rows)
-    each, first = each[present], groups.first_row[present]
-    is_part = np.zeros(len(present), np.bool_)
+    group_position = np.searchsorted(load.key_groups, groups.key_groups)
+    rows_of_group = np.bincount(group_position, rows, minlength=len(load.key_groups))
+    per_row = load.busy_ms * 1e3 / np.maximum(rows_of_group, 1)
+    work_of_key = (rows * per_row[group_position]).astype(np.int64)
+    with_rows = np.flatnonzero(rows)
+    work_of_key, first = work_of_key[with_rows], groups.first_row[with_rows]
+    is_part = np.zeros(len(with_rows), np.bool_)
     if PART in keys.schema.names:
         mask = mask_of(keys.column(PART).take(pa.array(first)))
         is_part[:] = True if mask is None else mask
         keys = keys.drop_columns(PART)
-    none = np.zeros(len(present), np.int64)
-    names = is_part if each.sum() < _MIN_TIME_US else None
-    return measure_work(keys, is_part, each, none, none, row_of=first, named=names, hash_of=hash_of)
+    no_work = np.zeros(len(with_rows), np.int64)
+    is_named = is_part if work_of_key.sum() < _MIN_TIME_US else None
+    return measure_work(
+        keys, is_part, work_of_key, no_work, no_work, row_of=first, named=is_named, hash_of=hash_of
+    )
 
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:

@@ -139,26 +139,28 @@ def parts_for(
     """
     if count == 1:
         return WHOLE.parts
-    width = max(assignment.lanes)
-    place = assignment.executor_of.astype(np.int64) * width + assignment.lane_of
-    load = np.zeros(len(assignment.executors) * width)
-    busy = np.zeros(assignment.num_key_groups)
-    busy[list(cpu_ms)] = list(cpu_ms.values())
-    np.add.at(load, place, busy)
-    numbers = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
-    numbers = numbers[~np.isin(numbers, taken.parts)]
-    key_groups = key_group_of_part(key_hash, numbers, assignment.num_key_groups)
-    home = key_group_of_part(
+    lanes_per_executor = max(assignment.lanes)
+    lane_of_group = (
+        assignment.executor_of.astype(np.int64) * lanes_per_executor + assignment.lane_of
+    )
+    load = np.zeros(len(assignment.executors) * lanes_per_executor)
+    busy_ms = np.zeros(assignment.num_key_groups)
+    busy_ms[list(cpu_ms)] = list(cpu_ms.values())
+    np.add.at(load, lane_of_group, busy_ms)
+    candidates = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
+    candidates = candidates[~np.isin(candidates, taken.parts)]
+    key_groups = key_group_of_part(key_hash, candidates, assignment.num_key_groups)
+    present_groups = key_group_of_part(
         key_hash,
         np.array(taken.parts, np.int64),
         assignment.num_key_groups,
         hashes_whole=hashes_whole,
     )
     # Spread keys go from their present place.
-    np.subtract.at(load, place[home], busy[home])
-    each = max(float(busy.sum()), 1.0) * share / count
-    chosen = place_parts(place[key_groups], load, count, each)
-    return tuple(int(numbers[position]) for position in chosen)
+    np.subtract.at(load, lane_of_group[present_groups], busy_ms[present_groups])
+    load_of_part = max(float(busy_ms.sum()), 1.0) * share / count
+    chosen = place_parts(lane_of_group[key_groups], load, count, load_of_part)
+    return tuple(int(candidates[position]) for position in chosen)
 
 
 def place_parts(
