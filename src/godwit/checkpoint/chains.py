@@ -150,7 +150,11 @@ class StateChains:
         self.recent[epoch] = list(segments), numbers, key_groups
         if next(iter(self.recent)) < epoch - 2 * _RECENT_EPOCHS:
             self.recent_from = epoch - _RECENT_EPOCHS
-            self.recent = {e: own for e, own in self.recent.items() if e > self.recent_from}
+            self.recent = {
+                recent_epoch: epoch_segments
+                for recent_epoch, epoch_segments in self.recent.items()
+                if recent_epoch > self.recent_from
+            }
 
     def segments_since(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
@@ -166,13 +170,15 @@ class StateChains:
         )
         behind = behind & ~one_by_one
         segments: list[SegmentRef] = []
-        lowest = floor[behind].min(initial=np.iinfo(np.int64).max)
-        for epoch, (of_epoch, numbers, key_groups) in reversed(self.recent.items()):
-            if epoch <= lowest:
+        lowest_floor = floor[behind].min(initial=np.iinfo(np.int64).max)
+        for epoch, (epoch_segments, numbers, key_groups) in reversed(self.recent.items()):
+            if epoch <= lowest_floor:
                 break
-            wanted = behind[key_groups] & (floor[key_groups] < epoch)
-            needed = np.bincount(numbers[wanted], minlength=len(of_epoch))
-            segments += [of_epoch[i] for i in np.flatnonzero(needed)[::-1].tolist()]
+            is_needed = behind[key_groups] & (floor[key_groups] < epoch)
+            num_needed = np.bincount(numbers[is_needed], minlength=len(epoch_segments))
+            segments += [
+                epoch_segments[index] for index in np.flatnonzero(num_needed)[::-1].tolist()
+            ]
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
@@ -180,24 +186,26 @@ class StateChains:
 
         One of the same version replaces that in an older file.
         """
-        g = snapshot.key_group
-        if snapshot.version < self.snapshot_version[g]:
+        key_group = snapshot.key_group
+        if snapshot.version < self.snapshot_version[key_group]:
             return  # a later one is here already
-        segments = self.segments[g]
+        segments = self.segments[key_group]
         later = [s for s in segments if s.epoch > snapshot.version]
         covered = segments[: len(segments) - len(later)]
-        if snapshot.version > self.version[g]:
+        if snapshot.version > self.version[key_group]:
             # This state is in the snapshot only, not in any segment.
-            self.base[g] = self.version[g] = snapshot.version
+            self.base[key_group] = self.version[key_group] = snapshot.version
         elif covered:
-            self.base[g] = covered[-1].epoch
-        self.segments[g] = later
-        self.num_segments[g] = len(later)
-        self.changelog_bytes[g] = sum(_share_of_bytes(s, g) for s in later)
-        self.oldest[g] = min([_epoch_of_record(snapshot.block), *(s.epoch for s in later[:1])])
-        self.snapshots[g] = snapshot
-        self.snapshot_version[g] = snapshot.version
-        self.snapshot_bytes[g] = snapshot.block.length
+            self.base[key_group] = covered[-1].epoch
+        self.segments[key_group] = later
+        self.num_segments[key_group] = len(later)
+        self.changelog_bytes[key_group] = sum(_share_of_bytes(s, key_group) for s in later)
+        self.oldest[key_group] = min(
+            [_epoch_of_record(snapshot.block), *(s.epoch for s in later[:1])]
+        )
+        self.snapshots[key_group] = snapshot
+        self.snapshot_version[key_group] = snapshot.version
+        self.snapshot_bytes[key_group] = snapshot.block.length
 
     def distinct(self) -> list[SegmentRef]:
         """Return the segments of all key groups, each once, in order of epochs and lanes."""
@@ -208,11 +216,17 @@ class StateChains:
         return StateManifest(
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
-            snapshots=tuple(without_bytes(self.snapshots[g]) for g in sorted(self.snapshots)),
+            snapshots=tuple(
+                without_bytes(self.snapshots[key_group]) for key_group in sorted(self.snapshots)
+            ),
             # Versions and bases do not follow from segments and snapshots alone.
             entries=tuple(
-                KeyGroupEntry(key_group=g, version=int(self.version[g]), base=int(self.base[g]))
-                for g in np.flatnonzero(self.version >= 0).tolist()
+                KeyGroupEntry(
+                    key_group=key_group,
+                    version=int(self.version[key_group]),
+                    base=int(self.base[key_group]),
+                )
+                for key_group in np.flatnonzero(self.version >= 0).tolist()
             ),
         )
 
@@ -383,25 +397,32 @@ class Chains:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
             yield f"it is of flow version {record.flow} but the current one is {self.flow}"
-        sound: Sequence[SegmentRef] = record.segments
-        if not rows_are_sound(sound, self.num_key_groups) or any(
-            segment.epoch != record.epoch for segment in sound
+        sound_segments: Sequence[SegmentRef] = record.segments
+        if not rows_are_sound(sound_segments, self.num_key_groups) or any(
+            segment.epoch != record.epoch for segment in sound_segments
         ):
-            wrong = {id(s): list(self._segment_problems(s, record)) for s in sound}
-            for problems in wrong.values():
+            problems_of_segment = {
+                id(segment_): list(self._segment_problems(segment_, record))
+                for segment_ in sound_segments
+            }
+            for problems in problems_of_segment.values():
                 yield from problems
-            sound = [segment for segment in sound if not wrong[id(segment)]]
+            sound_segments = [
+                segment for segment in sound_segments if not problems_of_segment[id(segment)]
+            ]
         changed: dict[StateId, npt.NDArray[np.bool_]] = {}
-        for state, segments in _group_by_state(sound):
-            times = np.bincount(key_group_columns(segments)[1], None, self.num_key_groups)
-            for key_group in np.flatnonzero(times > 1).tolist():
+        for state, segments in _group_by_state(sound_segments):
+            num_changes = np.bincount(key_group_columns(segments)[1], None, self.num_key_groups)
+            for key_group in np.flatnonzero(num_changes > 1).tolist():
                 yield f"two segments change key group {key_group} of '{state}'"
-            changed[state] = times > 0
-        for state, seen in sorted(changed.items()):
+            changed[state] = num_changes > 0
+        for state, is_changed in sorted(changed.items()):
             if state.state.startswith(BROADCAST):
                 continue
             for key_group, waiting in sorted(self._waiting_by_key_group(state.operator).items()):
-                if seen[key_group] and key_group not in record.consumed.get(state.operator, ()):
+                if is_changed[key_group] and key_group not in record.consumed.get(
+                    state.operator, ()
+                ):
                     yield (
                         f"key group {key_group} of '{state}' is changed while its rows of epoch "
                         f"{waiting[0].epoch} wait"
@@ -418,9 +439,11 @@ class Chains:
                     f"the snapshot of key group {snapshot.key_group} of '{snapshot.id}' has "
                     f"version {snapshot.version}"
                 )
-        under = [ref.flow for ref in record.segments]
-        under += [ref.flow for ref in record.snapshots] + [ref.flow for ref in record.outputs]
-        for flow in sorted({*under} - {record.flow}):
+        flow_versions = [ref.flow for ref in record.segments]
+        flow_versions += [ref.flow for ref in record.snapshots] + [
+            ref.flow for ref in record.outputs
+        ]
+        for flow in sorted({*flow_versions} - {record.flow}):
             yield f"its files were written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
@@ -475,7 +498,9 @@ class Chains:
         These have about `growth` times as many bytes as all snapshots, or `MIN_LOG_BYTES` more. It
         never returns to an earlier epoch.
         """
-        snapshot_bytes = sum(int(own.snapshot_bytes.sum()) for own in self._states.values())
+        snapshot_bytes = sum(
+            int(state_chains.snapshot_bytes.sum()) for state_chains in self._states.values()
+        )
         while len(self._log) > 1 and self._log_bytes > growth * snapshot_bytes + MIN_LOG_BYTES:
             self._log_bytes -= self._log.popleft()[1]
         return self._log[0][0] if self._log else 0
@@ -522,12 +547,17 @@ class Chains:
         with a snapshot or are far behind.
         """
         chains = self.chains_of(state)
-        segments, others = chains.segments_since(floor, (chains.version > floor) & needed)
-        one_by_one = {g: self.chain_since(state, g, int(floor[g])) for g in others.tolist()}
+        segments, chained_key_groups = chains.segments_since(
+            floor, (chains.version > floor) & needed
+        )
+        chains_of_key_groups = {
+            key_group: self.chain_since(state, key_group, int(floor[key_group]))
+            for key_group in chained_key_groups.tolist()
+        }
         distinct = {id(segment): segment for segment in segments}
-        for chain in one_by_one.values():
+        for chain in chains_of_key_groups.values():
             distinct.update((id(segment), segment) for segment in chain.segments)
-        return list(distinct.values()), one_by_one
+        return list(distinct.values()), chains_of_key_groups
 
     def versions(self, state: StateId) -> npt.NDArray[np.int64]:
         """Return the version of each key group, shape ``(num_key_groups,)``, as a copy."""
@@ -630,12 +660,12 @@ class Chains:
         """Build the chains of all states from a manifest."""
         chains = cls(manifest.num_key_groups)
         chains.epoch, chains.flow = manifest.epoch, manifest.flow
-        for of_state in manifest.states:
-            chains._writable_chains(of_state.state).restore(of_state)
-        for of_operator in manifest.waiting:
-            waiting = chains._waiting_rows[of_operator.operator] = WaitingRows()
-            waiting.consumed.update(of_operator.consumed)
-            for segment in of_operator.segments:
+        for state_manifest in manifest.states:
+            chains._writable_chains(state_manifest.state).restore(state_manifest)
+        for operator_manifest in manifest.waiting:
+            waiting = chains._waiting_rows[operator_manifest.operator] = WaitingRows()
+            waiting.consumed.update(operator_manifest.consumed)
+            for segment in operator_manifest.segments:
                 waiting.add(segment)
         chains._extend_log(chains.segments(), chains.snapshots())
         return chains
@@ -690,21 +720,21 @@ def choose_snapshots(
     descending ratio; ties in order of key groups. `min_changelog_bytes`: less changelog is left as
     it is, unless it is before `log_from`.
     """
-    chosen_from = np.zeros(chains.num_key_groups, np.bool_)
-    chosen_from[key_groups] = True
-    candidates = np.flatnonzero(chosen_from)
+    is_candidate = np.zeros(chains.num_key_groups, np.bool_)
+    is_candidate[key_groups] = True
+    candidates = np.flatnonzero(is_candidate)
     if budget_bytes <= 0 or not len(candidates):
         return []
-    own = chains.chains_of(state)
+    state_chains = chains.chains_of(state)
     changelog_bytes, snapshot_bytes = (
-        own.changelog_bytes[candidates],
-        own.snapshot_bytes[candidates],
+        state_chains.changelog_bytes[candidates],
+        state_chains.snapshot_bytes[candidates],
     )
-    read_bytes = changelog_bytes + segment_overhead_bytes * own.num_segments[candidates]
+    read_bytes = changelog_bytes + segment_overhead_bytes * state_chains.num_segments[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)
-    due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
-    due |= own.oldest[candidates] < log_from
-    order = np.flatnonzero(due)[np.argsort(-ratio[due], kind="stable")]
+    is_due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
+    is_due |= state_chains.oldest[candidates] < log_from
+    order = np.flatnonzero(is_due)[np.argsort(-ratio[is_due], kind="stable")]
     # A snapshot has at most the entries of the old one and of the changelog.
     written_bytes = np.cumsum((snapshot_bytes + changelog_bytes)[order])
     chosen = order[: max(1, int(np.searchsorted(written_bytes, budget_bytes, side="right")))]

@@ -148,9 +148,9 @@ def unneeded_files(log: CommitLog) -> dict[str, int]:
     """Return path → size in bytes of the files that a garbage collection would delete."""
     latest = log.latest_epoch
     needed = needed_files(log)
-    run = max(numbers_in(log.storage, RUNS), default=-1)
+    last_run = max(numbers_in(log.storage, RUNS), default=-1)
     unneeded: dict[str, int] = {}
-    for directory, current in ((FLOWS, log.flow), (PLANS, log.plan), (RUNS, run)):
+    for directory, current in ((FLOWS, log.flow), (PLANS, log.plan), (RUNS, last_run)):
         for path, size_bytes in log.storage.list(directory).items():
             number = number_in(path, temporary=True)
             if number is None or number > current or path in needed:
@@ -166,9 +166,9 @@ def unneeded_files(log: CommitLog) -> dict[str, int]:
             # A commit beside this may just be writing the manifest of the latest epoch.
             if epoch < latest or number_in(path) is not None:
                 unneeded[path] = size_bytes
-    about = {edit_path(edit.number) for edit in log.edits()}
+    needed_edits = {edit_path(edit.number) for edit in log.edits()}
     edits = log.storage.list(EDITS)
-    unneeded |= {path: size for path, size in edits.items() if path not in about}
+    unneeded |= {path: size for path, size in edits.items() if path not in needed_edits}
     return dict(sorted(unneeded.items()))
 
 
@@ -198,22 +198,22 @@ def needed_files(log: CommitLog) -> set[str]:
     flows = {log.load_record(epoch).flow for epoch in range(anchor + 1, retained.stop)}
     flows |= chains.written_under()
     # Read after the retained epochs: an epoch is named while it is one of them.
-    for own in log.kept_epochs().values():
-        flows |= _add_kept(log, own, needed)
+    for kept_epoch in log.kept_epochs().values():
+        flows |= _add_kept(log, kept_epoch, needed)
     needed.update(map(flow_path, log.versions_since(min(flows))))
     return needed
 
 
-def _add_kept(log: CommitLog, own: KeptEpoch, needed: set[str]) -> set[int]:
+def _add_kept(log: CommitLog, kept_epoch: KeptEpoch, needed: set[str]) -> set[int]:
     """Add the files that a kept epoch needs to `needed`; return numbers of its flow versions."""
-    anchor = log.manifest_before(own.epoch)
-    chains, record = log.replay_chains(own.epoch), log.load_record(own.epoch)
+    anchor = log.manifest_before(kept_epoch.epoch)
+    chains, record = log.replay_chains(kept_epoch.epoch), log.load_record(kept_epoch.epoch)
     needed.update(block.file for block in (*chains.blocks(), *record.blocks()))
-    needed.update((plan_path(record.plan), kept_path(own.name)))
-    needed.update(manifest_path(epoch) for epoch in {anchor, own.epoch} if epoch >= 0)
-    first = min(own.first, max(anchor, 0))
-    needed.update(commit_path(epoch) for epoch in range(first, own.epoch + 1))
-    flows = {log.load_record(epoch).flow for epoch in range(anchor + 1, own.epoch + 1)}
+    needed.update((plan_path(record.plan), kept_path(kept_epoch.name)))
+    needed.update(manifest_path(epoch) for epoch in {anchor, kept_epoch.epoch} if epoch >= 0)
+    first = min(kept_epoch.first, max(anchor, 0))
+    needed.update(commit_path(epoch) for epoch in range(first, kept_epoch.epoch + 1))
+    flows = {log.load_record(epoch).flow for epoch in range(anchor + 1, kept_epoch.epoch + 1)}
     return flows | chains.written_under()
 
 

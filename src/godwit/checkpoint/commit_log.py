@@ -344,12 +344,16 @@ class CommitLog:
     def kept_epochs(self) -> dict[str, KeptEpoch]:
         """Return name → epoch, of the epochs of this history that stay until they are released."""
         paths = self.storage.list(KEPT)
-        named = [load_record(self.storage, path, KeptEpoch) for path in paths if is_kept(path)]
+        kept_records = [
+            load_record(self.storage, path, KeptEpoch) for path in paths if is_kept(path)
+        ]
         return {
-            own.name: own
-            for own in sorted(named, key=lambda own: (own.epoch, own.name))
-            if own.history == self.identity.origin_of(own.epoch).history
-            and own.epoch <= self.latest_epoch
+            kept_epoch.name: kept_epoch
+            for kept_epoch in sorted(
+                kept_records, key=lambda kept_epoch: (kept_epoch.epoch, kept_epoch.name)
+            )
+            if kept_epoch.history == self.identity.origin_of(kept_epoch.epoch).history
+            and kept_epoch.epoch <= self.latest_epoch
         }
 
     def record(self, epoch: int) -> CommitRecord:
@@ -546,8 +550,8 @@ class CommitLog:
             self.storage.create_exclusive(commit_path(record.epoch), data)
         except FileExistsError as error:
             if self.storage.read(commit_path(record.epoch)).to_pybytes() != data:
-                other = load_record(self.storage, commit_path(record.epoch), CommitRecord)
-                if not is_taken_back(self.identity, other):
+                stored = load_record(self.storage, commit_path(record.epoch), CommitRecord)
+                if not is_taken_back(self.identity, stored):
                     raise self._lost_commit(record.epoch) from error
                 # of a run that was just committing it when it lost the checkpoint
                 self.storage.delete(commit_path(record.epoch))
@@ -556,9 +560,9 @@ class CommitLog:
             self.chains.apply(written)
             self.latest = written
             self._loaded_records[commit_path(record.epoch)] = written, digest_of(data)
-        first = commit_path(max(self.manifest_before(self.retained_epochs.start), 0))
+        first_path = commit_path(max(self.manifest_before(self.retained_epochs.start), 0))
         for path in list(self._loaded_records):  # a copy: a collection beside this may add some
-            if path.startswith(COMMITS) and path < first:
+            if path.startswith(COMMITS) and path < first_path:
                 self._loaded_records.pop(path, None)
         return written
 

@@ -66,10 +66,10 @@ class EntryLayout:
         `flow`: the flow version under which `batch` was written. Columns are copied only if they
         are upgraded.
         """
-        former = self.former.get(flow)
-        written = columns_of(self.schema.values) if former is None else former.columns
-        split = len(self.schema.keys) + 1
-        last = split + len(written)
+        former_layout = self.former.get(flow)
+        written = columns_of(self.schema.values) if former_layout is None else former_layout.columns
+        first_value = len(self.schema.keys) + 1
+        after_values = first_value + len(written)
         expected = (*columns_of(self.schema.keys), *written)
         if not is_entries_of(columns_of(batch.schema), expected):
             actual = columns_of(batch.schema)[1 : len(expected) + 1]
@@ -78,15 +78,19 @@ class EntryLayout:
         length = (batch.num_rows if end is None else end) - first
         if (first, length) != (0, batch.num_rows):
             columns = [column.slice(first, length) for column in columns]
-        values = pa.RecordBatch.from_arrays(columns[split:last], batch.schema.names[split:last])
-        if former is not None and former.upgrade is not None:
-            values = self._upgrade_values(values, former.upgrade, columns)
-        keys = pa.RecordBatch.from_arrays(columns[1:split], self.schema.keys.names)
+        values = pa.RecordBatch.from_arrays(
+            columns[first_value:after_values], batch.schema.names[first_value:after_values]
+        )
+        if former_layout is not None and former_layout.upgrade is not None:
+            values = self._upgrade_values(values, former_layout.upgrade, columns)
+        keys = pa.RecordBatch.from_arrays(columns[1:first_value], self.schema.keys.names)
         return StateRows(
             hashes=columns[0].to_numpy(),
             keys=select_columns(keys, self.schema.keys, self.name),
             values=select_columns(values, self.schema.values, self.name),
-            removed=columns[last].to_numpy(zero_copy_only=False) if len(columns) > last else None,
+            removed=columns[after_values].to_numpy(zero_copy_only=False)
+            if len(columns) > after_values
+            else None,
         )
 
     def _upgrade_values(
@@ -288,15 +292,15 @@ class BatchCache:
         if cached is not None:
             self._batches.move_to_end(key)
             return cached[0]
-        before = pa.total_allocated_bytes()
-        known = None if self.verified is None else self.verified.read(ref)
-        if known is None:
+        allocated_before = pa.total_allocated_bytes()
+        verified_bytes = None if self.verified is None else self.verified.read(ref)
+        if verified_bytes is None:
             batch = read_batch(self.storage, ref)
         else:
-            batch = decode_batch(known, is_verified=True)
+            batch = decode_batch(verified_bytes, is_verified=True)
         size = batch.nbytes
         if not self._counts_mapped:  # what Arrow allocated, as for a block that is compressed
-            size = min(size, max(0, pa.total_allocated_bytes() - before))
+            size = min(size, max(0, pa.total_allocated_bytes() - allocated_before))
         if ref.file:
             self._batches[key] = batch, size
             self._bytes += size

@@ -82,7 +82,7 @@ def keep_epoch(storage: CheckpointStorage, name: str, epoch: int | None = None) 
     log = CommitLog.open_read_only(storage)
     number = log.latest_epoch if epoch is None else epoch
     record = log.record(number)
-    own = KeptEpoch(
+    kept_epoch = KeptEpoch(
         name=name,
         epoch=number,
         first=_first_needed(log, record),
@@ -91,16 +91,16 @@ def keep_epoch(storage: CheckpointStorage, name: str, epoch: int | None = None) 
         at_s=time.time(),
     )
     try:
-        storage.create_exclusive(kept_path(name), encode_record(own))
+        storage.create_exclusive(kept_path(name), encode_record(kept_epoch))
     except FileExistsError:
         raise CheckpointError(
             f"The checkpoint {storage.uri!r} keeps an epoch under the name {name!r} already.",
             remedy="Take another name, or release that epoch first: godwit checkpoint release "
             f"{storage.uri} {name}",
         ) from None
-    now = CommitLog.open_read_only(storage)
-    others = {k.epoch for k in now.kept_epochs().values() if k.name != name}
-    if number not in now.retained_epochs and number not in others:
+    log_now = CommitLog.open_read_only(storage)
+    other_kept = {other.epoch for other in log_now.kept_epochs().values() if other.name != name}
+    if number not in log_now.retained_epochs and number not in other_kept:
         storage.delete(kept_path(name))
         raise EpochCollectedError(
             f"Epoch {number} of the checkpoint {storage.uri!r} has ceased to be retained while it "
@@ -109,7 +109,7 @@ def keep_epoch(storage: CheckpointStorage, name: str, epoch: int | None = None) 
             epoch=number,
             uri=storage.uri,
         )
-    return own
+    return kept_epoch
 
 
 def _first_needed(log: CommitLog, record: CommitRecord) -> int:
@@ -159,21 +159,21 @@ def _no_such_name(storage: CheckpointStorage, name: str) -> CheckpointError:
 # -- a start from an earlier epoch ------------------------------------------------------------
 
 
-def resolve_epoch(log: CommitLog, asked: int | str | datetime) -> int:
+def resolve_epoch(log: CommitLog, requested: int | str | datetime) -> int:
     """Return the epoch that a start names: a number, a kept epoch, or the last one by a time."""
-    if isinstance(asked, int):
-        return asked
-    if isinstance(asked, str):
-        own = log.kept_epochs().get(asked)
-        if own is None:
-            raise _no_such_name(log.storage, asked)
-        return own.epoch
-    return _epoch_at(log, asked)
+    if isinstance(requested, int):
+        return requested
+    if isinstance(requested, str):
+        kept_epoch = log.kept_epochs().get(requested)
+        if kept_epoch is None:
+            raise _no_such_name(log.storage, requested)
+        return kept_epoch.epoch
+    return _epoch_at(log, requested)
 
 
 def _epoch_at(log: CommitLog, moment: datetime) -> int:
     """Return the last retained or kept epoch that was committed by `moment`."""
-    kept_numbers = {own.epoch for own in log.kept_epochs().values()}
+    kept_numbers = {kept_epoch.epoch for kept_epoch in log.kept_epochs().values()}
     times: dict[int, float] = {}
     for epoch in sorted({*log.retained_epochs, *kept_numbers}):
         record = log.load_record(epoch)
@@ -183,19 +183,19 @@ def _epoch_at(log: CommitLog, moment: datetime) -> int:
                 continue
             if event.get("epoch") == epoch:
                 times[epoch] = float(event["at_s"])
-    before = [epoch for epoch, at_s in times.items() if at_s <= moment.timestamp()]
-    if before:
-        return max(before)
-    first = min(times.values(), default=None)
-    known = (
+    committed_by = [epoch for epoch, at_s in times.items() if at_s <= moment.timestamp()]
+    if committed_by:
+        return max(committed_by)
+    first_time = min(times.values(), default=None)
+    earliest_text = (
         "The journal has no time of any epoch that can be read."
-        if first is None
+        if first_time is None
         else f"The earliest that can be read was committed at "
-        f"{datetime.fromtimestamp(first, UTC).isoformat(timespec='seconds')}."
+        f"{datetime.fromtimestamp(first_time, UTC).isoformat(timespec='seconds')}."
     )
     raise CheckpointError(
         f"No epoch of the checkpoint {log.storage.uri!r} is known to be committed by "
-        f"{moment.isoformat()}. {known}",
+        f"{moment.isoformat()}. {earliest_text}",
         remedy="Give a later time, or from_epoch= with one of the epochs that "
         "`godwit checkpoint inspect` lists.",
     )
@@ -203,47 +203,47 @@ def _epoch_at(log: CommitLog, moment: datetime) -> int:
 
 def take_back(
     storage: CheckpointStorage,
-    asked: int | str | datetime | None,
+    requested: int | str | datetime | None,
     run_id: str,
     *,
-    again: bool = False,
+    repeat: bool = False,
 ) -> TakenBack | None:
     """Make an earlier epoch the last one; the caller holds the lease.
 
-    `asked`: see `resolve_epoch`; ``None``: only end what an earlier start has begun. A start that
-    asks for the same as the one before continues after the epochs that have been committed since:
-    it is the same program, restarted. `again`: take these back too.
+    `requested`: see `resolve_epoch`; ``None``: only end what an earlier start has begun. A start
+    that asks for the same as the one before continues after the epochs that have been committed
+    since: it is the same program, restarted. `repeat`: take these back too.
 
     Returns ``None`` if nothing was asked for. Raises `CheckpointError` if the epoch cannot be
     read, or Spark's log cannot be put back.
     """
     identity = stored_identity(storage)
     if identity is None:
-        if asked is None:
+        if requested is None:
             return None
         raise CheckpointError(
             f"There is no checkpoint at {storage.uri!r} with an epoch to start from.",
             remedy="Leave from_epoch= and as_of= out, or check the location.",
             uri=storage.uri,
         )
-    last = identity.origins[-1] if identity.origins else None
-    if last is not None and last.taken_back:
+    last_origin = identity.origins[-1] if identity.origins else None
+    if last_origin is not None and last_origin.taken_back:
         log = CommitLog.open_read_only(storage)
-        if log.latest_epoch == last.epoch:
+        if log.latest_epoch == last_origin.epoch:
             _finish_rollback(log)
-        if asked is not None and not again and last.taken_back == _text_of(asked):
+        if requested is not None and not repeat and last_origin.taken_back == _text_of(requested):
             return TakenBack(
-                asked=last.taken_back,
-                epoch=last.epoch,
-                last=last.epoch,
+                asked=last_origin.taken_back,
+                epoch=last_origin.epoch,
+                last=last_origin.epoch,
                 goes_on_after=log.latest_epoch,
             )
-    if asked is None:
+    if requested is None:
         return None
     log = CommitLog.open_read_only(storage)
-    epoch = resolve_epoch(log, asked)
+    epoch = resolve_epoch(log, requested)
     if epoch == log.latest_epoch:
-        return TakenBack(asked=_text_of(asked), epoch=epoch, last=epoch, goes_on_after=epoch)
+        return TakenBack(asked=_text_of(requested), epoch=epoch, last=epoch, goes_on_after=epoch)
     _check_can_go_back(log, epoch)
     acquire_run(storage, run_id)  # a former run commits nothing from here on
     log = CommitLog.open_read_only(storage)
@@ -254,26 +254,34 @@ def take_back(
     if epoch < floor:
         manifest = replace(manifest, retained_from=epoch)
     storage.write_atomic(manifest_path(epoch), encode_record(manifest))
-    after = replace(identity, history=uuid4().hex, origins=_origins_after(identity, epoch, asked))
-    storage.write_atomic(IDENTITY, encode_record(after))
-    taken = TakenBack(asked=_text_of(asked), epoch=epoch, last=log.latest_epoch)
+    new_identity = replace(
+        identity, history=uuid4().hex, origins=_origins_after(identity, epoch, requested)
+    )
+    storage.write_atomic(IDENTITY, encode_record(new_identity))
+    rollback = TakenBack(asked=_text_of(requested), epoch=epoch, last=log.latest_epoch)
     _finish_rollback(CommitLog.open_read_only(storage))
-    return taken
+    return rollback
 
 
 def _origins_after(
-    identity: FlowIdentity, epoch: int, asked: int | str | datetime
+    identity: FlowIdentity, epoch: int, requested: int | str | datetime
 ) -> tuple[Origin, ...]:
     """Return the origins of a checkpoint that is taken back to an epoch.
 
     The first that ends with this epoch is that of its record. Others are histories with later
     epochs, all of which are taken back.
     """
-    own = Origin(query_id=identity.query_id, history=identity.history, epoch=epoch)
-    ends = [identity.origin_of(epoch), *(o for o in identity.origins if o.epoch >= epoch), own]
-    taken = [replace(origin, epoch=epoch, taken_back=_text_of(asked)) for origin in ends]
-    stay = [origin for origin in identity.origins if origin.epoch < epoch]
-    return (*stay, *dict.fromkeys(taken))
+    own_origin = Origin(query_id=identity.query_id, history=identity.history, epoch=epoch)
+    ended_origins = [
+        identity.origin_of(epoch),
+        *(origin_ for origin_ in identity.origins if origin_.epoch >= epoch),
+        own_origin,
+    ]
+    rolled_back = [
+        replace(origin, epoch=epoch, taken_back=_text_of(requested)) for origin in ended_origins
+    ]
+    kept_origins = [origin for origin in identity.origins if origin.epoch < epoch]
+    return (*kept_origins, *dict.fromkeys(rolled_back))
 
 
 def _text_of(asked: int | str | datetime) -> str:
@@ -284,11 +292,13 @@ def _text_of(asked: int | str | datetime) -> str:
 def _check_can_go_back(log: CommitLog, epoch: int) -> None:
     """Raise `CheckpointError` if an epoch cannot become the last one."""
     chains = log.chains_at(epoch)
-    later = [own for own in log.kept_epochs().values() if own.epoch > epoch]
-    if later:
+    later_kept = [
+        kept_epoch for kept_epoch in log.kept_epochs().values() if kept_epoch.epoch > epoch
+    ]
+    if later_kept:
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} cannot start from epoch {epoch}: it keeps later "
-            f"epochs, {', '.join(map(str, later))}.",
+            f"epochs, {', '.join(map(str, later_kept))}.",
             remedy="Release them (godwit checkpoint release), or start a copy of the checkpoint "
             "from that epoch.",
         )

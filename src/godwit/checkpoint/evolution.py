@@ -219,27 +219,31 @@ def _narrow_to_valid(
     live = {name for name, _ in written.columns}
     results = _aggregates_of(written)
     records = _class_fields(written)
-    gone: dict[str, set[str]] = {}
+    lost_fields: dict[str, set[str]] = {}
     for description in later:
         live &= {name for name, _ in description.columns} if description else set()
         if results is not None:
             types = (_aggregates_of(description) if description else None) or {}
-            results = {k: v for k, v in results.items() if k in types}
+            results = {name_: value for name_, value in results.items() if name_ in types}
         for record, fields in _class_fields(description).items():
-            lost = records.get(record, fields) - fields
-            gone.setdefault(record, set()).update(lost)
+            newly_lost = records.get(record, fields) - fields
+            lost_fields.setdefault(record, set()).update(newly_lost)
     narrowed = written
     if results is not None:
         narrowed = msgspec.structs.replace(written, type=results)
         live &= _columns_of_aggregates(results)
-    gone = {record: fields for record, fields in gone.items() if fields}
-    if gone:
+    lost_fields = {record: fields for record, fields in lost_fields.items() if fields}
+    if lost_fields:
         classes = {
             name: {
                 **described_as,
-                "fields": {k: v for k, v in described_as["fields"].items() if k not in gone[name]},
+                "fields": {
+                    name_: value
+                    for name_, value in described_as["fields"].items()
+                    if name_ not in lost_fields[name]
+                },
             }
-            if name in gone
+            if name in lost_fields
             else described_as
             for name, described_as in written.type["classes"].items()
         }
@@ -247,7 +251,7 @@ def _narrow_to_valid(
     return WrittenState(
         description=narrowed,
         live=frozenset(live),
-        gone={record: frozenset(fields) for record, fields in gone.items()},
+        gone={record: frozenset(fields) for record, fields in lost_fields.items()},
     )
 
 
@@ -333,9 +337,9 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
     yield from differences(
         "windows", _sorted_windows(stored.windows), _sorted_windows(today.windows)
     )
-    was, now = dict(stored.means), dict(today.means)
-    yield from _swapped_names(was.pop(ORIGINS, None), now.pop(ORIGINS, None))
-    yield from _changed_values("", plain(was), plain(now))
+    stored_means, todays_means = dict(stored.means), dict(today.means)
+    yield from _swapped_names(stored_means.pop(ORIGINS, None), todays_means.pop(ORIGINS, None))
+    yield from _changed_values("", plain(stored_means), plain(todays_means))
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
@@ -343,15 +347,16 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 
     `are_rows`: the columns are of rows; then also one for columns that may have been renamed.
     """
-    was, now = dict(stored), dict(today)
+    stored_types, todays_types = dict(stored), dict(today)
     for name, dtype in stored:
-        if now.get(name, dtype) != dtype:
-            yield f"column {name} was {dtype!r} and is {now[name]!r}"
-    gone = [name for name in was if name not in now]
-    added = [name for name in now if name not in was]
-    if are_rows and gone and added:
+        if todays_types.get(name, dtype) != dtype:
+            yield f"column {name} was {dtype!r} and is {todays_types[name]!r}"
+    removed = [name for name in stored_types if name not in todays_types]
+    added = [name for name in todays_types if name not in stored_types]
+    if are_rows and removed and added:
         yield (
-            f"column {', '.join(gone)} is gone and {', '.join(added)} is new (if it was renamed, "
+            f"column {', '.join(removed)} is gone and {', '.join(added)} is new (if it was "
+            "renamed, "
             "give it its old name; else remove the old one, and add the new one in a later start)"
         )
 
@@ -402,19 +407,23 @@ def _swapped_names(before: Any, now: Any) -> Iterator[str]:
         return
     before, now = plain(before), plain(now)
     names = [name for name in before if name in now]
-    every = [origins[name] for origins in (before, now) for name in names]
-    known = [field for field in before[names[0]] if all(field in o for o in every)] if names else []
+    all_origins = [origins[name] for origins in (before, now) for name in names]
+    common_fields = (
+        [field for field in before[names[0]] if all(field in origin for origin in all_origins)]
+        if names
+        else []
+    )
     old, new = (
-        {name: [origins[name][field] for field in known] for name in names}
+        {name: [origins[name][field] for field in common_fields] for name in names}
         for origins in (before, now)
     )
-    moved = [
+    swapped = [
         name
         for name in names
         if old[name] != new[name] and old[name] in new.values() and new[name] in old.values()
     ]
-    if len(moved) > 1:
-        yield f"{' and '.join(moved)} have changed places"
+    if len(swapped) > 1:
+        yield f"{' and '.join(swapped)} have changed places"
 
 
 def _sorted_windows(windows: Any) -> Any:
@@ -576,11 +585,13 @@ def apply_edits(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersio
             dropped.append(_name_before_edits(renamed, name))
             renamed.pop(_name_before_edits(renamed, name), None)
         for old, new in edit.renamed.items():
-            for named in (operators, retained):
-                if old in named:
-                    named[new] = named.pop(old)
-                for part in [name for name, own in named.items() if own.part_of == old]:
-                    named[part] = msgspec.structs.replace(named[part], part_of=new)
+            for versions in (operators, retained):
+                if old in versions:
+                    versions[new] = versions.pop(old)
+                for part in [
+                    name for name, part_version in versions.items() if part_version.part_of == old
+                ]:
+                    versions[part] = msgspec.structs.replace(versions[part], part_of=new)
             renamed[_name_before_edits(renamed, old)] = new
     return msgspec.structs.replace(
         version,
@@ -618,14 +629,17 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
 
 def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
     """Return source → event-time column; raise if the column of a source was replaced."""
-    before = dict(stored.times)
+    stored_times = dict(stored.times)
     if len(today.sources) == len(stored.sources) == 1:  # it may have another name now
-        (was,), (now,) = stored.sources, today.sources
-        before = {now if source == was else source: column for source, column in before.items()}
+        (stored_source,), (todays_source,) = stored.sources, today.sources
+        stored_times = {
+            todays_source if source == stored_source else source: column
+            for source, column in stored_times.items()
+        }
     problems = [
-        f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
+        f"the event time of source {source!r} was {stored_times[source]!r} and is {column!r}"
         for source, column in today.times.items()
-        if before.get(source, column) != column
+        if stored_times.get(source, column) != column
     ]
     if problems:
         raise flow_mismatch(
@@ -636,7 +650,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
             "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
             "needs a checkpoint of its own.",
         )
-    return dict(sorted({**before, **today.times}.items()))
+    return dict(sorted({**stored_times, **today.times}.items()))
 
 
 def partitioned_anew(operator: str) -> str:
@@ -644,15 +658,16 @@ def partitioned_anew(operator: str) -> str:
     return f"{operator} is partitioned anew"
 
 
-def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+def _changed_partition(name: str, stored: OperatorVersion, today: OperatorVersion) -> Iterator[str]:
     """Yield a problem if other columns decide the key groups of an operator's entries."""
-    if was.partition_by != now.partition_by:
-        before, after = (
-            ", ".join(each.partition_by or (column for column, _ in each.keys))
-            for each in (was, now)
+    if stored.partition_by != today.partition_by:
+        stored_columns, todays_columns = (
+            ", ".join(version.partition_by or (column for column, _ in version.keys))
+            for version in (stored, today)
         )
         yield (
-            f"operator {name!r} was partitioned by {before} and is by {after} (leave partition_by= "
+            f"operator {name!r} was partitioned by {stored_columns} and is by {todays_columns} "
+            "(leave partition_by= "
             "as it was, or have its state rewritten: checkpointing=gw.Checkpointing("
             "repartition=True))"
         )
@@ -661,12 +676,13 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
     """Yield a problem if the operator has become a part of another one, or has ceased to be."""
     if part_of != now.part_of:
-        was, becomes = (
-            f"a part of {whole!r}" if whole else "an operator of its own"
-            for whole in (part_of, now.part_of)
+        stored_role, todays_role = (
+            f"a part of {parent!r}" if parent else "an operator of its own"
+            for parent in (part_of, now.part_of)
         )
         yield (
-            f"operator {name!r} was {was} and is {becomes} (rename or drop the one in the "
+            f"operator {name!r} was {stored_role} and is {todays_role} (rename or drop the one "
+            "in the "
             "checkpoint: `godwit checkpoint rename`, `godwit checkpoint drop`)"
         )
 
@@ -699,13 +715,15 @@ def _deleted_states(before: OperatorVersion, now: OperatorVersion) -> tuple[str,
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
     """Yield, as text, the aggregates that an operator gained or lost."""
     for state, described_as in now.states.items():
-        was = before.states.get(state)
-        if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
+        stored = before.states.get(state)
+        if stored is None or not (
+            isinstance(stored.type, dict) and isinstance(described_as.type, dict)
+        ):
             continue
-        if was.codec == described_as.codec == "arrow":
-            for result in described_as.type.keys() - was.type.keys():
+        if stored.codec == described_as.codec == "arrow":
+            for result in described_as.type.keys() - stored.type.keys():
                 yield f"{name}.{result} starts empty"
-            for result in was.type.keys() - described_as.type.keys():
+            for result in stored.type.keys() - described_as.type.keys():
                 yield f"{name}.{result} was dropped"
 
 
@@ -716,11 +734,11 @@ def _changed_keys(where: str, before: Columns, now: Columns) -> Iterator[str]:
         yield f"{where}it had spread=, and has none"
     if part in now and part not in before:
         yield f"{where}it had no spread=, and has it"
-    own, today = (
+    stored_columns, todays_columns = (
         [(name, dtype) for name, dtype in columns if not name.startswith(RESERVED_PREFIX)]
         for columns in (before, now)
     )
-    yield from differences(f"{where}keys", own, today)
+    yield from differences(f"{where}keys", stored_columns, todays_columns)
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
@@ -826,17 +844,22 @@ class _Renamings:
         )
 
 
-def _compare_likeness(looks: list[Any], moved: list[Any], stayed: list[Any]) -> tuple[bool, bool]:
+def _compare_likeness(
+    signatures: list[Any], moved: list[Any], stayed: list[Any]
+) -> tuple[bool, bool]:
     """Return two flags: operators look like moved ones, and like ones that stayed.
 
     All decide it; else a part that is like one side, where none is like the other.
     """
-    like = [
-        [left == right for left, right in zip(looks, side, strict=True)] for side in (moved, stayed)
+    equal_looks = [
+        [left == right for left, right in zip(signatures, side, strict=True)]
+        for side in (moved, stayed)
     ]
-    if all(like[0]) or all(like[1]):
-        return all(like[0]), all(like[1])
-    return any(like[0]) and not any(like[1]), any(like[1]) and not any(like[0])
+    if all(equal_looks[0]) or all(equal_looks[1]):
+        return all(equal_looks[0]), all(equal_looks[1])
+    return any(equal_looks[0]) and not any(equal_looks[1]), any(equal_looks[1]) and not any(
+        equal_looks[0]
+    )
 
 
 def _definition_without_name(operator: OperatorVersion | None) -> Any:
@@ -851,18 +874,22 @@ def _undeclared_name_exchanges(
 ) -> Iterator[str]:
     """Yield a problem for two operators that look exchanged, without a declaration."""
     linked = {*renamed, *renamed.values()}
-    names = [n for n in today.operators if n in stored.operators and n not in linked]
+    names = [
+        position
+        for position in today.operators
+        if position in stored.operators and position not in linked
+    ]
     todays_definition = {name: _definition_without_name(today.operators[name]) for name in names}
     stored_definition = {name: _definition_without_name(stored.operators[name]) for name in names}
     changed = [
-        n
-        for n in names
-        if todays_definition[n] != stored_definition[n]
-        and today.operators[n].origin
-        and not _is_stateless(n, stored)
+        position
+        for position in names
+        if todays_definition[position] != stored_definition[position]
+        and today.operators[position].origin
+        and not _is_stateless(position, stored)
     ]
-    for n, name in enumerate(changed):
-        for other in changed[n + 1 :]:
+    for position, name in enumerate(changed):
+        for other in changed[position + 1 :]:
             if (
                 todays_definition[name] == stored_definition[other]
                 and todays_definition[other] == stored_definition[name]
@@ -889,30 +916,37 @@ def _left_behind(
 
     It may be a removed one under another name. `starts_empty`: operators that are meant to.
     """
-    left = [n for n in removed if not stored.operators[n].part_of and not _is_stateless(n, stored)]
-    for name in added if left else ():
+    unused = [
+        unused_name
+        for unused_name in removed
+        if not stored.operators[unused_name].part_of and not _is_stateless(unused_name, stored)
+    ]
+    for name in added if unused else ():
         operator = today.operators[name]
         if operator.part_of or name in starts_empty or _is_stateless(name, today):
             continue
-        alike = [
+        candidates = [
             old
-            for old in left
-            for before in [stored.operators[old]]
-            if (operator.kind, operator.keys) == (before.kind, before.keys)
+            for old in unused
+            for stored_operator in [stored.operators[old]]
+            if (operator.kind, operator.keys) == (stored_operator.kind, stored_operator.keys)
         ]
         advice = (
             f"if it is to start empty, give it name=gw.types.Identity({name!r}, starts_empty=True)"
         )
-        if alike:
-            is_generated = not (operator.named or any(stored.operators[n].named for n in alike))
+        if candidates:
+            is_generated = not (
+                operator.named
+                or any(stored.operators[unused_name].named for unused_name in candidates)
+            )
             names = " or ".join(
                 f"name={old!r}"
                 if is_generated
                 else f"name=gw.types.Identity({name!r}, formerly={old!r})"
-                for old in alike
+                for old in candidates
             )
             advice = f"if it is the same operator, give it {names}; {advice}"
         yield (
             f"operator {name!r} would start empty, while no operator reads the state of "
-            f"{' and '.join(map(repr, left))} any more ({advice})"
+            f"{' and '.join(map(repr, unused))} any more ({advice})"
         )

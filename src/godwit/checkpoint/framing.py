@@ -131,7 +131,11 @@ def _commit_problems(record: CommitRecord, _number: int) -> Iterator[str]:
             if (
                 not key.grids
                 or len(set(parts)) != len(parts)
-                or any(g.rows * g.columns != len(g.parts) or not g.parts for g in key.grids)
+                or any(
+                    key_group.rows * key_group.columns != len(key_group.parts)
+                    or not key_group.parts
+                    for key_group in key.grids
+                )
             ):
                 yield f"the parts of the key {key.key!r:.200} are none"
     yield from plain_problems("an assignment", record.assignments)
@@ -149,11 +153,11 @@ def _manifest_problems(manifest: Manifest, _number: int) -> Iterator[str]:
         yield "it names a state twice"
     lists = [part.segments for part in manifest.states]
     for segments in (*lists, *(part.segments for part in manifest.waiting)):
-        before = 0
+        previous_epoch = 0
         for segment in segments:
-            if not before <= segment.epoch <= epoch:
-                yield f"a segment is of epoch {segment.epoch}, not {before} to {epoch}"
-            before = max(before, segment.epoch)
+            if not previous_epoch <= segment.epoch <= epoch:
+                yield f"a segment is of epoch {segment.epoch}, not {previous_epoch} to {epoch}"
+            previous_epoch = max(previous_epoch, segment.epoch)
             yield from _block_problems(segment.block)
         yield from _segment_problems(segments, size)
     for state in manifest.states:
@@ -385,17 +389,17 @@ def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
     inline: list[bytes] = []
     end = ALIGNMENT
 
-    def place(block: BlockRef) -> BlockRef:
+    def inline_block(block: BlockRef) -> BlockRef:
         """Return a block's reference with its place in the commit record's file."""
         nonlocal end
         if block.file:
             return block
-        placed = msgspec.structs.replace(block, file=path, offset=end)
+        placed_block = msgspec.structs.replace(block, file=path, offset=end)
         inline.append(block.data + bytes(padded(block.length) - block.length))
         end += padded(block.length)
-        return placed
+        return placed_block
 
-    written = _with_blocks(record, place)
+    written = _with_blocks(record, inline_block)
     return encode_record(_with_blocks(written, _without_bytes), b"".join(inline)), written
 
 

@@ -99,12 +99,12 @@ def catch_up_copies(
     key_groups = np.flatnonzero(eligible)
     local.refresh(key_groups, floor[key_groups])
     changelog = _sort_changelog(segments)
-    absent = eligible & (local.versions < 0)
-    if absent.any():  # here, or of another process of the executor, which may have loaded them
+    is_absent = eligible & (local.versions < 0)
+    if is_absent.any():  # here, or of another process of the executor, which may have loaded them
         changed = key_group_mask(snapshots, len(floor))
-        for _, of_segment in changelog:
-            changed[of_segment] = True
-        local.refresh(np.flatnonzero(absent & changed))
+        for _, segment_groups in changelog:
+            changed[segment_groups] = True
+        local.refresh(np.flatnonzero(is_absent & changed))
     if gone is not None:
         local.expire(key_groups, gone)
     parts = PartialCopies(
@@ -116,33 +116,41 @@ def catch_up_copies(
         gone=gone,
         bound_bytes=bound_bytes,
     )
-    parts.follow(eligible, [s for s, _ in changelog], snapshots, floor)
-    few = np.zeros_like(needed) if touched is None else touched.key_groups & needed
-    parts.complete(needed & ~few & (local.bases >= 0))
+    parts.follow(eligible, [segment_ for segment_, _ in changelog], snapshots, floor)
+    is_partial = np.zeros_like(needed) if touched is None else touched.key_groups & needed
+    parts.complete(needed & ~is_partial & (local.bases >= 0))
     if touched is not None:
-        absent, from_nothing = few & (local.versions < 0), floor < 0
-        parts.fetch(few & (local.bases >= 0), touched)
-        parts.begin(absent & from_nothing, touched, [s for s, _ in changelog], snapshots)
-        parts.begin_loaded(absent & load & ~from_nothing, touched)
+        is_absent, has_no_floor = is_partial & (local.versions < 0), floor < 0
+        parts.fetch(is_partial & (local.bases >= 0), touched)
+        parts.begin(
+            is_absent & has_no_floor, touched, [segment_ for segment_, _ in changelog], snapshots
+        )
+        parts.begin_loaded(is_absent & load & ~has_no_floor, touched)
     selected = eligible & (local.versions >= floor)
-    short = needed & ~selected
+    is_short = needed & ~selected
     if keep_up is not None:
         selected &= needed | _only_newest_missing(local.versions, changelog, snapshots)
     apply = partial(
         _apply_newer, local, layout=layout, storage=storage, homes=homes, gone=gone, read=read
     )
     apply(snapshots, changelog, selected)
-    missing = short & load
-    if missing.any():
-        chains = recover(np.flatnonzero(missing).tolist())
-        distinct = {id(s): s for chain in chains.values() for s in chain.segments}
+    is_missing = is_short & load
+    if is_missing.any():
+        chains = recover(np.flatnonzero(is_missing).tolist())
+        distinct = {
+            id(segment_): segment_ for chain in chains.values() for segment_ in chain.segments
+        }
         apply(
-            {g: chain.snapshot for g, chain in chains.items() if chain.snapshot is not None},
+            {
+                key_group: chain.snapshot
+                for key_group, chain in chains.items()
+                if chain.snapshot is not None
+            },
             _sort_changelog(distinct.values()),
             key_group_mask(chains, len(floor)),
         )
     parts.release(eligible)
-    return short & ~missing, parts
+    return is_short & ~is_missing, parts
 
 
 def rows_of_segment(
@@ -210,23 +218,23 @@ def _apply_newer(
     if parts:
         local.replace(Changes.concat(parts), homes)
     parts = []
-    gathered = np.zeros(len(selected), np.bool_)
+    is_gathered = np.zeros(len(selected), np.bool_)
     for segment, key_groups in changelog:
-        takes = selected[key_groups] & (versions[key_groups] < segment.epoch)
-        if not takes.any():
+        is_applied = selected[key_groups] & (versions[key_groups] < segment.epoch)
+        if not is_applied.any():
             continue
-        taking = key_groups[takes]
-        if _count_entries(parts) >= _ROWS_AT_ONCE or gathered[taking].any():
+        applied_groups = key_groups[is_applied]
+        if _count_entries(parts) >= _ROWS_AT_ONCE or is_gathered[applied_groups].any():
             local.apply(Changes.concat(parts), homes)
-            parts, gathered[:] = [], False
+            parts, is_gathered[:] = [], False
         part = Changes(
             key_groups=key_groups,
             ends=np.array(segment.row_ends, np.int64),
             epochs=np.full(len(key_groups), segment.epoch),
             rows=rows_of_segment(storage, layout, segment) if read is None else read(segment),
         )
-        parts.append(part.where(takes).without(gone))
-        gathered[taking] = True
+        parts.append(part.where(is_applied).without(gone))
+        is_gathered[applied_groups] = True
     if parts:
         local.apply(Changes.concat(parts), homes)
 

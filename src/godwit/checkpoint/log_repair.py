@@ -203,16 +203,16 @@ class _LogPlan:
     def _check_history(self, directory: str, last: int) -> None:
         """Add steps for damaged log entries up to `last` that Spark reads at a start."""
         names = {path.rpartition("/")[2]: path for path in self._entries_of(directory).values()}
-        known = {step.path for step in self.steps}
+        planned_paths = {step.path for step in self.steps}
         for name in files_read(names, last, self.interval):
             path = f"{SPARK}/{directory}/{name}"
             entry = int(name.removesuffix(".compact"))
-            if entry > last or path in known or self._read(path) is not None:
+            if entry > last or path in planned_paths or self._read(path) is not None:
                 continue
             lines = self._lines_of(directory, entry)
             if lines is not None and name.endswith(".compact"):
-                before = self._lines_before(directory, entry)
-                lines = None if before is None else [*before, *lines]
+                lines_before = self._lines_before(directory, entry)
+                lines = None if lines_before is None else [*lines_before, *lines]
             if lines is None:
                 self._plan_impossible(
                     path,

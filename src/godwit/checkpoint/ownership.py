@@ -174,16 +174,16 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
 def acquire_run(storage: CheckpointStorage, run_id: str) -> int:
     """Record a run under the next number, and return it: from then on the run is the owner."""
     numbers = numbers_in(storage, RUNS)
-    own = max(numbers, default=-1) + 1
+    run_number = max(numbers, default=-1) + 1
     try:
-        record = encode_record(RunRecord(number=own, run_id=run_id))
-        storage.create_exclusive(run_path(own), record)
+        record = encode_record(RunRecord(number=run_number, run_id=run_id))
+        storage.create_exclusive(run_path(run_number), record)
     except FileExistsError as error:
-        owner = load_record(storage, run_path(own), RunRecord)
+        owner = load_record(storage, run_path(run_number), RunRecord)
         raise lost_ownership(storage, run_id, owner.run_id) from error
     for number in numbers[:-_RUNS_KEPT]:
         storage.delete(run_path(number))
-    return own
+    return run_number
 
 
 def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:

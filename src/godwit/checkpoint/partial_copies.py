@@ -123,10 +123,10 @@ class PartialCopies:
         """
         known = _known.get(self._local)
         if known is not None:
-            after = floor.copy()
-            for g, snapshot in snapshots.items():
-                after[g] = snapshot.version
-            known.follow(key_groups, segments, after)
+            reached = floor.copy()
+            for key_group, snapshot in snapshots.items():
+                reached[key_group] = snapshot.version
+            known.follow(key_groups, segments, reached)
 
     def begin(
         self,
@@ -144,7 +144,8 @@ class PartialCopies:
         chains = StoredChains(segments, snapshots, key_groups, self._directory)
         if (
             chains.size_bytes.sum() < max(touched.min_bytes, 1)
-            or chains.num_blocks + sum(k.num_blocks for k in _known.values()) > _MAX_BLOCKS
+            or chains.num_blocks + sum(chains_.num_blocks for chains_ in _known.values())
+            > _MAX_BLOCKS
             or not self._storage.maps
         ):
             return
@@ -155,17 +156,17 @@ class PartialCopies:
             chains.adopt(prepared)
             known.blocks.verified = VerifiedBlocks(self._storage, prepared)
         known.add(chains, chains.versions >= 0)
-        present = np.flatnonzero(chains.versions >= 0)
-        of_hashes = key_groups_of(touched.hashes, len(key_groups))
-        hashes = distinct(touched.hashes[(chains.versions >= 0)[of_hashes]])
+        loaded_groups = np.flatnonzero(chains.versions >= 0)
+        group_of_hash = key_groups_of(touched.hashes, len(key_groups))
+        hashes = distinct(touched.hashes[(chains.versions >= 0)[group_of_hash]])
         if not self._bound_bytes:
             self._homes = self._local.spare_homes(self._homes)
         try:
-            self._fetch_entries_of_keys(present, known, hashes)
+            self._fetch_entries_of_keys(loaded_groups, known, hashes)
         finally:
             known.blocks.verified = None  # of most blocks, which are mapped now
-        self._check_reached(present, known)
-        known.remember_fetched(present, self._local.serials, hashes)
+        self._check_reached(loaded_groups, known)
+        known.remember_fetched(loaded_groups, self._local.serials, hashes)
 
     def begin_loaded(self, key_groups: Mask, touched: Touched) -> None:
         """Do as `begin` does, with chains from the checkpoint."""
@@ -178,18 +179,18 @@ class PartialCopies:
             return
         known, serials = self._chains_read_from(), self._local.serials
         known.forget_fetched(np.flatnonzero(key_groups), serials)
-        of_hashes = key_groups_of(touched.hashes, len(key_groups))
-        hashes = distinct(touched.hashes[key_groups[of_hashes]])
+        group_of_hash = key_groups_of(touched.hashes, len(key_groups))
+        hashes = distinct(touched.hashes[key_groups[group_of_hash]])
         hashes = hashes[~known.fetched.contains(hashes)]
-        some = np.flatnonzero(
+        missing_groups = np.flatnonzero(
             key_group_mask(key_groups_of(hashes, len(key_groups)), len(key_groups))
         )
-        before = serials.copy()
-        self._read_with_chains(some, partial(self._fetch_entries_of_keys, hashes=hashes))
-        changed = np.flatnonzero(key_groups & (serials != before))
+        serials_before = serials.copy()
+        self._read_with_chains(missing_groups, partial(self._fetch_entries_of_keys, hashes=hashes))
+        changed = np.flatnonzero(key_groups & (serials != serials_before))
         if changed.size:
             raise self._changed_elsewhere_error(int(changed[0]))
-        known.remember_fetched(some, serials, hashes)
+        known.remember_fetched(missing_groups, serials, hashes)
 
     def release(self, used: Mask) -> None:
         """Forget chains and unmap blocks if no copy is partial: they may have been collected.
@@ -285,16 +286,16 @@ class PartialCopies:
         def read(key_groups: Integers, known: _Known) -> None:
             """Read the entries of some key groups."""
             contents.clear()
-            for chains, own in known.by_chains(key_groups):
-                contents.append(self._read_entries(chains, None, known.blocks, own)[0])
+            for chains, chain_groups in known.by_chains(key_groups):
+                contents.append(self._read_entries(chains, None, known.blocks, chain_groups)[0])
 
         sizes = self._chains_read_from().values(key_groups, "size_bytes")
         parts = np.cumsum(np.maximum(sizes, 0)) // _READ_BYTES
         edges = np.flatnonzero(np.diff(parts)) + 1
-        for of_same_version, reach in zip(
+        for part_groups, part_versions in zip(
             np.split(key_groups, edges), np.split(versions, edges), strict=True
         ):
-            self._read_with_chains(of_same_version, read, np.maximum(reach, 0))
+            self._read_with_chains(part_groups, read, np.maximum(part_versions, 0))
             yield from contents
 
     def _read_with_chains(
@@ -308,13 +309,13 @@ class PartialCopies:
             return
         known = self._chains_read_from()
         reach = self._local.bases[key_groups] if reach is None else reach
-        short = known.values(key_groups, "versions") < reach
-        if short.any():
+        is_short = known.values(key_groups, "versions") < reach
+        if is_short.any():
             known.extend()
             known.forget_grown()
-            short = known.values(key_groups, "versions") < reach
-        if short.any():
-            self._look_up_chains(key_groups[short], known, reach[short])
+            is_short = known.values(key_groups, "versions") < reach
+        if is_short.any():
+            self._look_up_chains(key_groups[is_short], known, reach[is_short])
         try:
             read(key_groups, known)
         except CorruptCheckpointError:
@@ -368,24 +369,26 @@ class PartialCopies:
         """Return the segments and snapshots of key groups in the checkpoint."""
         chains = self._recover(np.flatnonzero(key_groups).tolist())
         distinct = {id(s): s for chain in chains.values() for s in chain.segments}
-        snapshots = {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
+        snapshots = {
+            key_group: c.snapshot for key_group, c in chains.items() if c.snapshot is not None
+        }
         return list(distinct.values()), snapshots
 
     def _fetch_entries_of_keys(self, key_groups: Integers, known: _Known, hashes: Integers) -> None:
         """Fetch the entries of some keys of key groups from chains."""
         self.num_fetched += len(hashes)
-        for chains, of_chains in known.by_chains(key_groups):
+        for chains, chain_groups in known.by_chains(key_groups):
             read = partial(self._read_entries, chains, hashes, known.blocks)
-            self._local.fill(of_chains, chains.versions[of_chains], read, self._homes)
+            self._local.fill(chain_groups, chains.versions[chain_groups], read, self._homes)
 
     def _fetch_all_entries(self, key_groups: Integers, known: _Known) -> None:
         """Fetch all entries of key groups from chains, a part of them at a time."""
-        for chains, own in known.by_chains(key_groups):
-            parts = np.cumsum(chains.size_bytes[own]) // _READ_BYTES
-            for at_once in np.split(own, np.flatnonzero(np.diff(parts)) + 1):
+        for chains, chain_groups in known.by_chains(key_groups):
+            parts = np.cumsum(chains.size_bytes[chain_groups]) // _READ_BYTES
+            for part_groups in np.split(chain_groups, np.flatnonzero(np.diff(parts)) + 1):
                 read = partial(self._read_entries, chains, None, known.blocks)
                 self._local.fill(
-                    at_once, chains.versions[at_once], read, self._homes, complete=True
+                    part_groups, chains.versions[part_groups], read, self._homes, complete=True
                 )
             chains.release(self._local.bases < 0)
 
@@ -418,15 +421,15 @@ def prepare(
     `segments`, `snapshots`: from the beginning to the committed `epoch`. Nothing remains if lanes
     have made whole copies meanwhile, as after key groups have switched without an index.
     """
-    wanted = np.flatnonzero(key_groups)
-    absent = key_group_mask(wanted[local.refresh(wanted) < 0], local.num_key_groups)
+    requested = np.flatnonzero(key_groups)
+    absent = key_group_mask(requested[local.refresh(requested) < 0], local.num_key_groups)
     chains = StoredChains(segments, snapshots, absent, local.path)
     if not storage.maps or not 0 < chains.num_blocks <= _MAX_BLOCKS:
         return
     cache = BatchCache(storage, max_bytes=_CACHE_BYTES, counts_mapped=False)
     chains.prepare(cache, epoch).save(local.path)
-    wanted = np.flatnonzero(absent)
-    if (local.refresh(wanted) >= 0).all() and (local.bases[wanted] < 0).all():
+    requested = np.flatnonzero(absent)
+    if (local.refresh(requested) >= 0).all() and (local.bases[requested] < 0).all():
         PreparedIndex.remove(local.path)
 
 

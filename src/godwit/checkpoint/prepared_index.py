@@ -142,7 +142,9 @@ class PreparedIndex:
                 header = msgspec.msgpack.decode(stored["header"].tobytes(), type=_Header)
                 parts = []
                 for number, part in enumerate(header.parts):
-                    codes, starts, firsts, owners, own = (stored[f"{n}{number}"] for n in _ARRAYS)
+                    codes, starts, firsts, owners, part_groups = (
+                        stored[f"{array_name}{number}"] for array_name in _ARRAYS
+                    )
                     key_groups = KeyGroupRange(
                         num_key_groups=part.num_key_groups, first=part.first, count=part.count
                     )
@@ -153,7 +155,9 @@ class PreparedIndex:
                         firsts=firsts,
                         owners=owners,
                     )
-                    parts.append(IndexedPart(key_groups=own, num_keys=part.num_keys, run=run))
+                    parts.append(
+                        IndexedPart(key_groups=part_groups, num_keys=part.num_keys, run=run)
+                    )
         except (*_UNREADABLE, msgspec.MsgspecError):
             return None
         return cls(epoch=header.epoch, blocks=header.blocks, parts=parts)
@@ -182,9 +186,18 @@ class VerifiedBlocks:
         if identity is None:
             return None
         if ref.file not in self._files:
-            before, content = self._storage.identity(ref.file), self._storage.read(ref.file)
-            same = before == self._storage.identity(ref.file)  # while it was mapped
-            self._files[ref.file] = before if same else None, content
-        present, content = self._files[ref.file]
+            identity_before, content = (
+                self._storage.identity(ref.file),
+                self._storage.read(ref.file),
+            )
+            is_unchanged = identity_before == self._storage.identity(
+                ref.file
+            )  # while it was mapped
+            self._files[ref.file] = identity_before if is_unchanged else None, content
+        current_identity, content = self._files[ref.file]
         end = ref.offset + ref.length
-        return content[ref.offset : end] if present == identity and end <= content.size else None
+        return (
+            content[ref.offset : end]
+            if current_identity == identity and end <= content.size
+            else None
+        )

@@ -116,13 +116,15 @@ def reorder_offsets(entry: bytes, old: Sequence[int], new: Sequence[int]) -> byt
     Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
     """
     lines = offsets_in(entry)
-    of_source = dict(zip(old, lines, strict=False))
-    alike = all(of_source.get(number) == line for number, line in zip(old, lines, strict=False))
-    if len(old) != len(lines) or not alike or not set(new) <= of_source.keys():
+    line_of_source = dict(zip(old, lines, strict=False))
+    is_consistent = all(
+        line_of_source.get(number) == line for number, line in zip(old, lines, strict=False)
+    )
+    if len(old) != len(lines) or not is_consistent or not set(new) <= line_of_source.keys():
         return None
     if tuple(old) == tuple(new):
         return entry
-    return b"\n".join([*entry.splitlines()[:_HEAD], *(of_source[number] for number in new)])
+    return b"\n".join([*entry.splitlines()[:_HEAD], *(line_of_source[number] for number in new)])
 
 
 def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL) -> list[str]:
@@ -132,16 +134,22 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
     into one file every `interval`.
     """
     names = frozenset(names)
-    numbers = (int(n.removesuffix(_MERGED)) for n in names if _ENTRY.fullmatch(n))
+    numbers = (int(number.removesuffix(_MERGED)) for number in names if _ENTRY.fullmatch(number))
     last = max(last, *numbers, -1)
-    merged = [int(n.removesuffix(_MERGED)) for n in names if n.endswith(_MERGED)]
-    first = max((n for n in merged if n <= last), default=0)
-    present = [f"{n}{_MERGED}" if n in merged else f"{n}" for n in range(first, last + 1)]
-    if names.issuperset(present):  # for any interval of merges
-        return present
-    into = [n for n in range(last + 1) if is_merged(n, merged, interval)]
-    first = max(into, default=0)
-    return [f"{n}{_MERGED}" if n in into else f"{n}" for n in range(first, last + 1)]
+    merged = [int(number.removesuffix(_MERGED)) for number in names if number.endswith(_MERGED)]
+    first = max((number for number in merged if number <= last), default=0)
+    expected_names = [
+        f"{number}{_MERGED}" if number in merged else f"{number}"
+        for number in range(first, last + 1)
+    ]
+    if names.issuperset(expected_names):  # for any interval of merges
+        return expected_names
+    merged_numbers = [number for number in range(last + 1) if is_merged(number, merged, interval)]
+    first = max(merged_numbers, default=0)
+    return [
+        f"{number}{_MERGED}" if number in merged_numbers else f"{number}"
+        for number in range(first, last + 1)
+    ]
 
 
 def lacking_files(
@@ -235,19 +243,20 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
             "are valid there too, declare so: godwit checkpoint keep-offsets PATH SOURCE.",
         )
     entries, changed = _rewritten_entries(storage, stored, layout)
-    lacking = [
+    missing_paths = [
         path
         for number in list(entries)[-1:]
         for path in lacking_files(storage, entries[number], layout.lines, layout.interval)
     ]
-    if lacking:
+    if missing_paths:
         raise CorruptCheckpointError(
-            f"Spark's log in the checkpoint {storage.uri!r} needs {', '.join(lacking)} of its "
+            f"Spark's log in the checkpoint {storage.uri!r} needs {', '.join(missing_paths)} of "
+            "its "
             "sources' logs, which are missing: rows would be lost, or read twice.",
             remedy="Restore them from a copy, or let `godwit checkpoint repair` put back what the "
             "commit records carry of them.",
             uri=storage.uri,
-            file=f"{SPARK}/{lacking[0]}",
+            file=f"{SPARK}/{missing_paths[0]}",
         )
     if changed:
         _write_layout(storage, msgspec.structs.replace(layout, pending=entries))
@@ -316,20 +325,41 @@ def _changed_sources(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]
     if len(names) == len(_source_names(stored)) == 1:  # it may have been renamed
         (name,) = names
         stored = _with_single_source_named(stored, name)
-    before = {(r.source, r.index): (n, r) for n, rs in enumerate(stored.readings) for r in rs}
-    now = {(r.source, r.index): (n, r) for n, rs in enumerate(today.readings) for r in rs}
-    for name in sorted({source for source, _ in before | now}):
-        counts = [sum(source == name for source, _ in readings) for readings in (before, now)]
+    stored_readings = {
+        (reading_.source, reading_.index): (number, reading_)
+        for number, readings_ in enumerate(stored.readings)
+        for reading_ in readings_
+    }
+    todays_readings = {
+        (reading_.source, reading_.index): (number, reading_)
+        for number, readings_ in enumerate(today.readings)
+        for reading_ in readings_
+    }
+    for name in sorted({source for source, _ in stored_readings | todays_readings}):
+        counts = [
+            sum(source == name for source, _ in readings)
+            for readings in (stored_readings, todays_readings)
+        ]
         if counts[0] != counts[1]:
             yield f"source {name!r} read {counts[0]} streams and reads {counts[1]}"
             continue
-        for key in sorted(key for key in now if key[0] == name):
-            (old, was), (new, is_) = before[key], now[key]
-            if was.reads and is_.reads and was.reads != is_.reads:
-                yield f"source {name!r} read {_reading_text(was)} and reads {_reading_text(is_)}"
-            elif old != new:
+        for key in sorted(key for key in todays_readings if key[0] == name):
+            (old_number, stored_reading), (new_number, todays_reading) = (
+                stored_readings[key],
+                todays_readings[key],
+            )
+            if (
+                stored_reading.reads
+                and todays_reading.reads
+                and stored_reading.reads != todays_reading.reads
+            ):
                 yield (
-                    f"source {name!r} was Spark's source {old} and would be {new}: "
+                    f"source {name!r} read {_reading_text(stored_reading)} and reads "
+                    f"{_reading_text(todays_reading)}"
+                )
+            elif old_number != new_number:
+                yield (
+                    f"source {name!r} was Spark's source {old_number} and would be {new_number}: "
                     "sources share their DataFrames in another way"
                 )
 
@@ -439,17 +469,17 @@ def copy_spark_log(
             if commit_entry is not None:  # otherwise Spark offers it again, and it is known
                 write(f"{SPARK}/commits/{number}", commit_entry)
         lines = offsets_in(offsets)
-        places = range(len(lines)) if layout is None else layout.lines
+        source_of_line = range(len(lines)) if layout is None else layout.lines
         interval = DEFAULT_INTERVAL if layout is None else layout.interval
-        ends = dict(zip(places, map(log_offset, lines), strict=False))
+        ends = dict(zip(source_of_line, map(log_offset, lines), strict=False))
         for number in source_numbers(source, len(ends)):
             end = ends.get(number) if layout is not None or len(ends) == 1 else None
             for path, data in _read_source_log(source, number, end, interval).items():
                 write(path, data)
     metadata = read_entry(source, "metadata")
     if metadata is not None:
-        own = None if spark_id is None else json.dumps({"id": spark_id}).encode()
-        write(f"{SPARK}/metadata", metadata if own is None else own)
+        renamed_metadata = None if spark_id is None else json.dumps({"id": spark_id}).encode()
+        write(f"{SPARK}/metadata", metadata if renamed_metadata is None else renamed_metadata)
     return copied
 
 
@@ -487,11 +517,11 @@ def _read_source_log(
                 with suppress(CorruptCheckpointError):  # merged, and cleared away
                     files[path] = source.read(path).to_pybytes()
         names = {path.rpartition("/")[2] for path in files}
-        needed = [] if end is None else files_read(names, end, interval)
-        lacking = [name for name in needed if name not in names]
-        if not lacking:
+        needed_names = [] if end is None else files_read(names, end, interval)
+        missing_names = [name for name in needed_names if name not in names]
+        if not missing_names:
             return files
-    raise _incomplete_copy(source, f"{SPARK}/sources/{number}/{lacking[0]}")
+    raise _incomplete_copy(source, f"{SPARK}/sources/{number}/{missing_names[0]}")
 
 
 def _incomplete_copy(source: CheckpointStorage, path: str) -> CheckpointError:

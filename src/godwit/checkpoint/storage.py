@@ -360,14 +360,14 @@ def is_on_own_disk(path: Path, *, mounts: Path = _MOUNTS) -> bool:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            about = Path(f"/proc/self/fdinfo/{descriptor}").read_text().split()
+            fields = Path(f"/proc/self/fdinfo/{descriptor}").read_text().split()
         finally:
             os.close(descriptor)
-        mount = about[about.index("mnt_id:") + 1]
+        mount = fields[fields.index("mnt_id:") + 1]
         for line in mounts.read_text().splitlines():
-            own, _, of_file_system = line.partition(" - ")
-            if own.split()[0] == mount:
-                return of_file_system.split()[0] in _OWN_DISKS
+            mount_fields, _, file_system = line.partition(" - ")
+            if mount_fields.split()[0] == mount:
+                return file_system.split()[0] in _OWN_DISKS
     except (OSError, ValueError):
         pass
     return False

@@ -132,22 +132,24 @@ class SortedRun:
         rows, and the hashes of all these rows. `directory`: of the file with the codes; ``None``:
         they are in memory.
         """
-        none = np.empty(0, np.int64)
-        owners, firsts, counts, hashes = [none], [none], [none], list[Integers]()
-        for owner, first, count, of_rows in spans:
+        no_rows = np.empty(0, np.int64)
+        owners, firsts, counts, hashes = [no_rows], [no_rows], [no_rows], list[Integers]()
+        for owner, first, count, row_hashes in spans:
             owners.append(np.full(len(first), owner))
             firsts.append(first)
             counts.append(count)
-            hashes.append(of_rows)
+            hashes.append(row_hashes)
         starts = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
         assert starts[-1] <= _LOW, "a key group has fewer rows than a table's maximum"
         codes, end = np.empty(starts[-1], np.uint64), 0
-        for of_block in hashes:
-            begin, end = end, end + len(of_block)
+        for block_hashes in hashes:
+            begin, end = end, end + len(block_hashes)
             for first_row in range(begin, end, _CACHED_ROWS):
                 rows = np.arange(first_row, min(first_row + _CACHED_ROWS, end), dtype=np.uint64)
-                some = of_block[first_row - begin : first_row - begin + len(rows)]
-                np.bitwise_or(key_groups.prefixes(some), rows, out=codes[first_row:][: len(rows)])
+                cached_hashes = block_hashes[first_row - begin : first_row - begin + len(rows)]
+                np.bitwise_or(
+                    key_groups.prefixes(cached_hashes), rows, out=codes[first_row:][: len(rows)]
+                )
             if _is_unsorted(codes[begin:end]):
                 codes[begin:end].sort()
         if _is_unsorted(codes):

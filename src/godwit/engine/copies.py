@@ -63,11 +63,20 @@ def warm_states(
         for state in order.states:
             catch_up(*instructor.catching_up(state, versions[state], order.key_groups))
         return Warmed(tables={}, reach={})
-    nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
+    absent_groups = [
+        key_group
+        for key_group in order.key_groups
+        if all(held[key_group] < 0 for held in versions.values())
+    ]
     deliveries = list(_fetch_from_peers(transfers, fetch, versions, now_s))
-    sent = {g for d in deliveries if not d.failure for g in d.key_groups}
+    sent = {
+        key_group
+        for delivery in deliveries
+        if not delivery.failure
+        for key_group in delivery.key_groups
+    }
     began_s = now_s()
-    tables, reached = {}, []
+    tables, reached_versions = {}, []
     for state in order.states:
         instruction, committed = instructor.catching_up(state, versions[state], order.key_groups)
         if (versions[state] > committed).any():
@@ -79,12 +88,20 @@ def warm_states(
             )
         versions_now = tables[state] = catch_up(instruction, committed)
         # The copy of a key group without any state is complete.
-        reached.append({g: max(versions_now.get(g, -1), committed) for g in order.key_groups})
-    reach = {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
-    rest = tuple(g for g in nothing_here if g not in sent)
-    if rest:
+        reached_versions.append(
+            {
+                key_group: max(versions_now.get(key_group, -1), committed)
+                for key_group in order.key_groups
+            }
+        )
+    reach = {
+        key_group: min(epochs[key_group] for epochs in reached_versions)
+        for key_group in order.key_groups
+    }
+    recovered_groups = tuple(key_group for key_group in absent_groups if key_group not in sent)
+    if recovered_groups:
         spent_ms = 1e3 * (now_s() - began_s)
-        deliveries.append(Delivery(source=None, key_groups=rest, duration_ms=spent_ms))
+        deliveries.append(Delivery(source=None, key_groups=recovered_groups, duration_ms=spent_ms))
     return Warmed(tables=tables, reach=reach, deliveries=tuple(deliveries))
 
 
@@ -98,20 +115,24 @@ def _fetch_from_peers(
 
     A delivery has the key groups that came: peers send no partial copies.
     """
-    for asked in transfers:
-        began_s, failure, key_groups = now_s(), "", asked.key_groups
+    for request in transfers:
+        began_s, failure, key_groups = now_s(), "", request.key_groups
         try:
-            came = fetch(asked)
+            received = fetch(request)
         except Exception as error:  # noqa: BLE001  the checkpoint has the state too
             failure = str(error).split("\n", 1)[0]
         else:
-            arrived = {g for of_state in came.values() for g in of_state}
-            key_groups = tuple(g for g in key_groups if g in arrived)
-            for state, of_state in came.items():
-                for g, version in of_state.items():
-                    versions[state][g] = max(version, int(versions[state][g]))
+            arrived = {
+                key_group
+                for received_versions in received.values()
+                for key_group in received_versions
+            }
+            key_groups = tuple(key_group for key_group in key_groups if key_group in arrived)
+            for state, received_versions in received.items():
+                for key_group, version in received_versions.items():
+                    versions[state][key_group] = max(version, int(versions[state][key_group]))
         yield Delivery(
-            source=asked.executor,
+            source=request.executor,
             key_groups=key_groups,
             duration_ms=1e3 * (now_s() - began_s),
             failure=failure,

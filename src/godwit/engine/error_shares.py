@@ -39,20 +39,22 @@ class ErrorShares:
         failed = failed_rows(reports)
         rows_in: dict[str, int] = {}
         for report in reports:
-            for of_lane in report.operators:
-                arrived = sum(of_lane.rows_in.values())
-                rows_in[of_lane.operator] = rows_in.get(of_lane.operator, 0) + arrived
+            for operator_report in report.operators:
+                lane_rows = sum(operator_report.rows_in.values())
+                rows_in[operator_report.operator] = (
+                    rows_in.get(operator_report.operator, 0) + lane_rows
+                )
         self._attempt = {}
         for name, output in self._outputs.items():
-            of_sink = failed.get(name, FailedRows())
-            diverted = of_sink.rows or of_sink.calls  # of timers there are only calls
+            failed_of_sink = failed.get(name, FailedRows())
+            diverted = failed_of_sink.rows or failed_of_sink.calls  # of timers there are only calls
             # A map on a source tells its rows only with a failure.
-            new = max(of_sink.rows_in, rows_in.get(output.operator, 0), diverted)
-            before, diverted_before = self._counts.get(name, (0.0, 0.0))
-            rows, diverted_rows = before + new, diverted_before + diverted
+            new_rows = max(failed_of_sink.rows_in, rows_in.get(output.operator, 0), diverted)
+            rows_before, diverted_before = self._counts.get(name, (0.0, 0.0))
+            rows, diverted_rows = rows_before + new_rows, diverted_before + diverted
             assert output.max_error_share is not None
             if diverted and diverted_rows > output.max_error_share * max(rows, _MIN_ROWS):
-                raise _too_many_errors(of_sink, rows, diverted_rows, output.max_error_share)
+                raise _too_many_errors(failed_of_sink, rows, diverted_rows, output.max_error_share)
             scale = 0.5 if rows > _RECENT_ROWS else 1.0
             self._attempt[name] = rows * scale, diverted_rows * scale
 

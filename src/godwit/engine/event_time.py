@@ -179,7 +179,7 @@ class EventTimes:
         suspended = self._suspended_operators(components)
         resumed = self._resumed_operators(components)
         drained = self._idle_watermarks(silence_us)
-        furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
+        max_ahead_us = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         epoch_times: dict[str, EpochTime] = {}
         emitted: dict[str, _StreamProgress | None] = {}
         for operator in self._flow.operators:
@@ -205,13 +205,16 @@ class EventTimes:
                 state = str(operator.states[0])
                 reached = self._times.reached.get(state, BEGINNING)
                 if not self._ended:  # a time far in the future would make all later rows late
-                    reached = min(reached, clock_us + furthest)
+                    reached = min(reached, clock_us + max_ahead_us)
                 newest = max(arriving.newest, reached)
-                over = newest
+                drained_until = newest
                 if newest > BEGINNING:
-                    over, newest = operator.emitted_by(newest), operator.last_emitted(newest)
+                    drained_until, newest = (
+                        operator.emitted_by(newest),
+                        operator.last_emitted(newest),
+                    )
                 if arriving.drained:
-                    until = max(until, over)
+                    until = max(until, drained_until)
                 closed = self._times.closed.get(state, BEGINNING)
                 sharing = self.sharing.get(operator.name)
                 time = replace(
@@ -307,7 +310,7 @@ class EventTimes:
         second = views[1]
         if second is None or second.takes is None:
             return slots  # in one component with others, slots never switch
-        smooth = {g for view in views if view is not None for g in view.smooth}
+        smooth = {key_group for view in views if view is not None for key_group in view.smooth}
         return slots.with_second(second.takes, smooth, newest, role.grid)
 
     def _hot_keys(
@@ -355,10 +358,12 @@ class EventTimes:
                 streams.append(self._source_progress(self._flow.watermark_of(edge), drained))
             else:
                 streams.append(None)
-        known = [progress for progress in streams if progress is not None]
-        if not known or (len(known) < len(streams) and self._flow.query_watermark is None):
+        timed_streams = [progress for progress in streams if progress is not None]
+        if not timed_streams or (
+            len(timed_streams) < len(streams) and self._flow.query_watermark is None
+        ):
             return None
-        return _StreamProgress.minimum(known)
+        return _StreamProgress.minimum(timed_streams)
 
     def _source_progress(self, name: str, drained: set[str]) -> _StreamProgress:
         """Return the event-time progress of a source's rows.
@@ -435,10 +440,10 @@ class EventTimes:
                 newest[name] = time_us
         watermarks = dict(self._times.watermarks)
         for name, time_us in newest.items():
-            of_source = self._flow.times.get(source_of(name))
-            if of_source is not None and name not in self._behind:
-                moved = time_us - of_source.slack_us
-                watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
+            source_time = self._flow.times.get(source_of(name))
+            if source_time is not None and name not in self._behind:
+                source_watermark = time_us - source_time.slack_us
+                watermarks[name] = max(watermarks.get(name, BEGINNING), source_watermark)
         closed = dict(self._times.closed)
         for operator_ in (*self._windowed, *self._timed):
             until = epoch_times[operator_.name].until
@@ -452,9 +457,9 @@ class EventTimes:
                 state = str(operator_.states[0])
                 reached[state] = max(time_us, reached.get(state, BEGINNING))
         retained = {
-            str(o.states[0]): (epoch_times[o.name].kept_since, o.kept_mark)
-            for o in self._windowed
-            if o.kept_mark is not None
+            str(windowed.states[0]): (epoch_times[windowed.name].kept_since, windowed.kept_mark)
+            for windowed in self._windowed
+            if windowed.kept_mark is not None
         }
         slots = dict(self._times.slots)
         for name, time in epoch_times.items():
@@ -485,17 +490,22 @@ class EventTimes:
         """Advance to the times of an epoch that was committed; `silence_us`: see `epoch_times`."""
         self._times = times
         for operator_ in self._timed:
-            before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
+            known_due = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
             due = [
                 work.next_due
                 for report in reports
                 for work in report.operators
                 if work.operator == operator_.name
             ]
-            self._due[operator_.name] = reduce(or_, due, before)
+            self._due[operator_.name] = reduce(or_, due, known_due)
         for name, sharing in self.sharing.items():
             parts = (name, *(other for other, first in self._follows.items() if first == name))
-            works = [d.windows for r in reports for d in r.operators if d.operator in parts]
+            works = [
+                work_.windows
+                for report_ in reports
+                for work_ in report_.operators
+                if work_.operator in parts
+            ]
             sharing.add_epoch(epoch_times[name], [work for work in works if work is not None])
         for name, orders in self.spreading.items():
             orders.committed(times.spreads.get(name) or Spreads())

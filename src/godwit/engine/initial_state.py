@@ -306,10 +306,11 @@ def initial_state_of(
     for name, value in given.items():
         if isinstance(value, Mapping) and not is_pandas(value):
             rows.update(
-                (StateId(name, state), _rows_of(name, v, known)) for state, v in value.items()
+                (StateId(name, state), _rows_of(name, value_, known))
+                for state, value_ in value.items()
             )
             continue
-        states = [s.state for s in operators[name].states] if name in operators else []
+        states = [state_.state for state_ in operators[name].states] if name in operators else []
         if len(states) > 1:
             raise InvalidInputError(
                 f"Operator {name!r} has the states {listing(states)}, and initial= one table.",
@@ -317,8 +318,8 @@ def initial_state_of(
                 operator=name,
             )
         rows[StateId(name, states[0] if states else "state")] = _rows_of(name, value, known)
-    passed = None if watermark is None else micros(watermark, "initial_watermark")
-    return InitialState(rows=rows, position=InitialPosition(watermark_us=passed))
+    watermark_us = None if watermark is None else micros(watermark, "initial_watermark")
+    return InitialState(rows=rows, position=InitialPosition(watermark_us=watermark_us))
 
 
 def _rows_of(operator: str, value: Any, known: Callable[[Any], InitialRows | None]) -> InitialRows:

@@ -63,12 +63,12 @@ def places_of(component_views: Mapping[str, ComponentView]) -> tuple[Place, ...]
 
 def _places_of_key_groups(assignment: Assignment, places: Sequence[Place]) -> npt.NDArray[np.int32]:
     """Return the index in `places` of the lane of each key group; -1: none there."""
-    index = {place: i for i, place in enumerate(places)}
-    of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
-    for e, executor in enumerate(assignment.executors):
-        for lane in range(assignment.lanes[e]):
-            of_lane[e, lane] = index.get((executor, lane), -1)
-    return of_lane[assignment.executor_of, assignment.lane_of]
+    index = {place: position for position, place in enumerate(places)}
+    index_of_lane = np.full((len(assignment.executors), max(assignment.lanes)), -1, np.int32)
+    for number, executor in enumerate(assignment.executors):
+        for lane in range(assignment.lanes[number]):
+            index_of_lane[number, lane] = index.get((executor, lane), -1)
+    return index_of_lane[assignment.executor_of, assignment.lane_of]
 
 
 def operator_instruction(
@@ -137,8 +137,12 @@ def state_instruction(
     ``(num_key_groups,)``: `floor`, the present versions of copies, and `needed`, a mask of key
     groups to bring forward. `to_snapshot`: key groups whose snapshot is due.
     """
-    segments, others = chains.segments_since(state, floor, needed)
-    snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
+    segments, chains_of_groups = chains.segments_since(state, floor, needed)
+    snapshots = {
+        key_group: chain.snapshot
+        for key_group, chain in chains_of_groups.items()
+        if chain.snapshot is not None
+    }
     floor = floor.copy()
     floor[list(snapshots)] = -1
     return StateInstruction(
@@ -210,15 +214,15 @@ class Instructor:
         with self._log.lock:
             log_from = self._log.chains.log_from(self._settings.snapshot_growth)
             for component in self._flow.components:
-                own = component_views[component.name]
+                component_view = component_views[component.name]
                 transfers = view.components[component.name].transfers
-                may_snapshot = self._may_snapshot(epoch, own, transfers, places)
-                needed = ~key_group_mask(own.suspended, self.num_key_groups)
+                may_snapshot = self._may_snapshot(epoch, component_view, transfers, places)
+                needed = ~key_group_mask(component_view.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
                         self._state(
                             state,
-                            copies.owners_versions(own.assignment, state),
+                            copies.owners_versions(component_view.assignment, state),
                             needed,
                             may_snapshot,
                             log_from=log_from,
@@ -229,7 +233,7 @@ class Instructor:
                     instructions[operator.name] = operator_instruction(
                         operator=operator.name,
                         level=component.level,
-                        view=own,
+                        view=component_view,
                         places=places,
                         chains=self._log.chains,
                         states=states,
@@ -307,14 +311,14 @@ class Instructor:
         may_snapshot: npt.NDArray[integer] = _NONE,
         *,
         log_from: int = 0,
-        also: npt.NDArray[integer] = _NONE,
+        drained_slots: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
         """Return the instruction for one state, with the key groups to write snapshots of.
 
         `floor`, `needed`: see `state_instruction`. `may_snapshot`: key groups that get a snapshot
-        if due (by `log_from` too); `also`: those of them that always get one.
+        if due (by `log_from` too); `drained_slots`: those of them that always get one.
         """
-        chosen = choose_snapshots(
+        due_snapshots = choose_snapshots(
             self._log.chains,
             state,
             may_snapshot,
@@ -328,7 +332,9 @@ class Instructor:
             chains=self._log.chains,
             floor=floor,
             needed=needed,
-            to_snapshot=list(dict.fromkeys([*chosen, *_intersection(also, may_snapshot)])),
+            to_snapshot=list(
+                dict.fromkeys([*due_snapshots, *_intersection(drained_slots, may_snapshot)])
+            ),
         )
 
     def _drained_slots(

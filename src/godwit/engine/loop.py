@@ -100,7 +100,9 @@ class EpochLoop(Generic[BatchT]):
         with self._coordinator.locked() as coordinator:
             outcome = epochs.outcome(coordinator.copies)
             coordinator.commit(outcome)
-            waiting = sum(len(c.waiting) for c in coordinator.view.components.values())
+            waiting = sum(
+                len(component.waiting) for component in coordinator.view.components.values()
+            )
         self._observer.committed(outcome, component_views, took_s)
         deliver = partial(self._deliver, outcome, waiting, stopwatch)
         if self._beside is None:

@@ -96,7 +96,7 @@ def build_commit_record(
         before=before if batch is None else None,
         segments=tuple(s for r in ordered for s in r.segments),
         snapshots=tuple(s for r in ordered for s in r.snapshots),
-        outputs=tuple(o for r in ordered for o in r.outputs),
+        outputs=tuple(operator for r in ordered for operator in r.outputs),
         consumed=consumed,
         assignments={name: view.assignment.to_dict() for name, view in component_views.items()},
         watermarks=dict(times.watermarks),
@@ -141,7 +141,7 @@ def build_outcome(
     for ref in record.outputs:
         if not is_fed_back(ref.sink):
             _add_to(sink_rows, ref.sink, ref.rows)
-    of_operator = {o.name: c for c in flow.components for o in c.operators}
+    of_operator = {operator.name: c for c in flow.components for operator in c.operators}
     for report in reports:
         here = report.executor
         for phase, spent in report.took_ms.items():
@@ -247,10 +247,10 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     """Return operator → hot key, as JSON → its share of the rows, by the senders' reports."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
-    for of_lane in _operator_reports(reports):
-        _add_to(rows, of_lane.operator, sum(of_lane.rows_in.values()))
-        for key, count in of_lane.hot_keys.items():
-            _add_to(hot.setdefault(of_lane.operator, {}), key, count)
+    for operator_report in _operator_reports(reports):
+        _add_to(rows, operator_report.operator, sum(operator_report.rows_in.values()))
+        for key, count in operator_report.hot_keys.items():
+            _add_to(hot.setdefault(operator_report.operator, {}), key, count)
     return {
         operator: {
             key: count / rows[operator]
@@ -263,10 +263,10 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
     """Return operator → its work in an epoch, in total and of the heaviest keys."""
     works: dict[str, list[OperatorWork]] = {}
-    for of_lane in _operator_reports(reports):
-        if of_lane.key_work is not None:
-            works.setdefault(of_lane.operator, []).append(of_lane.key_work)
-    return {operator: OperatorWork.summed(of_lanes) for operator, of_lanes in works.items()}
+    for operator_report in _operator_reports(reports):
+        if operator_report.key_work is not None:
+            works.setdefault(operator_report.operator, []).append(operator_report.key_work)
+    return {operator: OperatorWork.summed(lane_works) for operator, lane_works in works.items()}
 
 
 def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, dict[str, float]]:
@@ -368,28 +368,32 @@ def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[
 
 def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, ComponentTraffic]:
     """Return component → rows that it received through an exchange."""
-    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    component_of_operator = {
+        operator.name: component.name
+        for component in flow.components
+        for operator in component.operators
+    }
     sent_to: dict[str, list[PassedOn]] = {}
     for report in reports:
-        for passed in report.passed_on:
-            if passed.exchanged:
-                sent_to.setdefault(of_operator[passed.operator], []).append(passed)
+        for shipped in report.passed_on:
+            if shipped.exchanged:
+                sent_to.setdefault(component_of_operator[shipped.operator], []).append(shipped)
     traffic = {}
-    for name, sent in sent_to.items():
+    for name, shipments in sent_to.items():
         rows, size_bytes = np.zeros((2, flow.num_key_groups))
         pairs: dict[str, list[KeyGroupPairs]] = {}
-        for passed in sent:
-            key_groups = passed.sent[0].astype(np.intp)
-            rows[key_groups] += passed.sent[1]
-            size_bytes[key_groups] += passed.sent[2]
-            pairs.setdefault(of_operator[passed.sender], []).append(passed.pairs)
+        for shipped in shipments:
+            key_groups = shipped.sent[0].astype(np.intp)
+            rows[key_groups] += shipped.sent[1]
+            size_bytes[key_groups] += shipped.sent[2]
+            pairs.setdefault(component_of_operator[shipped.sender], []).append(shipped.pairs)
         key_groups = np.flatnonzero(rows)
         traffic[name] = ComponentTraffic(
             key_groups=tuple(key_groups.tolist()),
             rows=tuple(rows[key_groups].astype(np.int64).tolist()),
             size_bytes=tuple(np.rint(size_bytes[key_groups]).astype(np.int64).tolist()),
-            crossed_bytes=sum(passed.crossed_bytes for passed in sent),
-            cpu_ms=sum(passed.cpu_ms for passed in sent),
+            crossed_bytes=sum(shipped.crossed_bytes for shipped in shipments),
+            cpu_ms=sum(shipped.cpu_ms for shipped in shipments),
             pairs={upstream: KeyGroupPairs.total(parts) for upstream, parts in pairs.items()},
         )
     return traffic
@@ -408,8 +412,8 @@ def completeness_of_copies(
     """
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
-    for executor, reported in tables.items():
-        columns = [PerKeyGroup.of(reported.get(state, {})) for state in states]
+    for executor, state_tables in tables.items():
+        columns = [PerKeyGroup.of(state_tables.get(state, {})) for state in states]
         if len(columns) == 1:
             if len(columns[0]):
                 reach[executor] = columns[0]
@@ -418,8 +422,8 @@ def completeness_of_copies(
         if not len(key_groups):
             continue
         versions = np.stack([copies.versions_of(executor, state, key_groups) for state in states])
-        for row, of_state in zip(versions, columns, strict=True):
-            row[np.searchsorted(key_groups, of_state.key_groups)] = of_state.numbers
+        for row, state_column in zip(versions, columns, strict=True):
+            row[np.searchsorted(key_groups, state_column.key_groups)] = state_column.numbers
         lags = versions < committed[:, key_groups]
         lowest = np.where(lags, versions, versions.max(axis=0)).min(axis=0)
         reach[executor] = PerKeyGroup(key_groups, lowest)
@@ -445,7 +449,7 @@ def progress_of(
 
     Returns: The figures that `Query.recentProgress` describes, but for ``sources``.
     """
-    took = watch.took_ms()
+    took_ms = watch.took_ms()
     return {
         "epoch": outcome.epoch,
         "batchId": outcome.batch,
@@ -455,8 +459,8 @@ def progress_of(
         "sinkRows": dict(outcome.sink_rows),
         "sinkMs": {name: round(seconds * 1e3, 1) for name, seconds in sink_s.items()},
         "crossedBytes": sum(sent.crossed_bytes for sent in outcome.traffic.values()),
-        "processedRowsPerSecond": outcome.rows_in / took["epoch"] * 1e3,
-        "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},
+        "processedRowsPerSecond": outcome.rows_in / took_ms["epoch"] * 1e3,
+        "durationMs": {phase: round(ms, 1) for phase, ms in took_ms.items()},
         "latencyMs": latency_figures(latencies),
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
         "requests": {path: dict(sorted(counts.items())) for path, counts in requests.items()},
@@ -490,11 +494,17 @@ def progress_of(
             {"from": sender, "to": receiver, "rows": rows, "sizeBytes": size}
             for (sender, receiver), (rows, size) in outcome.streams.items()
         ],
-        "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
-        "suspendedKeyGroups": sum(len(c.suspended) for c in view.components.values()),
-        "plannedMoves": sum(len(c.moves) for c in view.components.values()),
-        "inFlightKeyGroups": sum(len(c.transfers) for c in view.components.values()),
-        "keyGroups": {name: c.assignment.num_owned for name, c in view.components.items()},
+        "waitingKeyGroups": sum(len(component.waiting) for component in view.components.values()),
+        "suspendedKeyGroups": sum(
+            len(component.suspended) for component in view.components.values()
+        ),
+        "plannedMoves": sum(len(component.moves) for component in view.components.values()),
+        "inFlightKeyGroups": sum(
+            len(component.transfers) for component in view.components.values()
+        ),
+        "keyGroups": {
+            name: component.assignment.num_owned for name, component in view.components.items()
+        },
         "executors": {
             name: {
                 "lanes": lanes,

@@ -81,8 +81,8 @@ class Deliveries:
         outputs = [output for output in flow.outputs if output.sink.wants_rows]
         complete = {output.name: is_whole_result(flow, output) for output in outputs}
         recorded = {} if latest is None else latest.sinks
-        former = _previous_names(outputs, recorded, renamed)
-        writers = {name: recorded[old].writer for name, old in former.items()}
+        previous_names = _previous_names(outputs, recorded, renamed)
+        writers = {name: recorded[previous].writer for name, previous in previous_names.items()}
         for output in outputs:
             if output.name not in writers:
                 writers[output.name] = _unused_writer_name(output.name, writers.values())
@@ -91,17 +91,19 @@ class Deliveries:
         self.states: dict[str, SinkState] = {}
         self._emitted: dict[str, int] = {}
         for output in outputs:
-            now, old = complete[output.name], former.get(output.name)
+            is_complete, previous = complete[output.name], previous_names.get(output.name)
             self.states[output.name] = SinkState(
                 writer=writers[output.name],
-                complete=now,
-                former=old,
-                former_complete=now if old is None else recorded[old].complete,
-                before=-1 if old is None else recorded[old].before,
-                stays=old is not None and recorded[old].target == _target(output) != "",
-                former_kind="" if old is None else recorded[old].kind,
+                complete=is_complete,
+                former=previous,
+                former_complete=is_complete if previous is None else recorded[previous].complete,
+                before=-1 if previous is None else recorded[previous].before,
+                stays=previous is not None and recorded[previous].target == _target(output) != "",
+                former_kind="" if previous is None else recorded[previous].kind,
             )
-            self._emitted[output.name] = -1 if old is None else self._last_epoch(old, recorded[old])
+            self._emitted[output.name] = (
+                -1 if previous is None else self._last_epoch(previous, recorded[previous])
+            )
 
     def _last_epoch(self, name: str, recorded: SinkRecord) -> int:
         """Return the last epoch with output for a sink; `recorded`: the sink in the last record."""
@@ -169,39 +171,41 @@ def _previous_names(
 
     `renamed`: old name → new name of operators.
     """
-    former: dict[str, str] = {}
-    waiting = list(outputs)
+    previous: dict[str, str] = {}
+    unmatched = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
 
-    def free(name: str) -> bool:
+    def is_unclaimed(name: str) -> bool:
         """Return true if a sink was recorded under this name and is not matched yet."""
-        return name in recorded and name not in former.values()
+        return name in recorded and name not in previous.values()
 
-    def match(output: SinkOutput, old: str) -> None:
+    def claim(output: SinkOutput, old: str) -> None:
         """Match a sink with the recorded sink `old`, unless that is matched already."""
-        if free(old):
-            former[output.name] = old
-            waiting.remove(output)
+        if is_unclaimed(old):
+            previous[output.name] = old
+            unmatched.remove(output)
 
-    for output in list(waiting):
+    for output in list(unmatched):
         is_matched = output.name in recorded and recorded[output.name].formerly == output.formerly
         if output.formerly and not is_matched:
-            match(output, output.formerly)
-    for output in list(waiting):
-        same = output.name in recorded and recorded[output.name].target == _target(output)
-        if same and _target(output):
-            match(output, output.name)
-    then = Counter(recorded[name].target for name in recorded if free(name))
-    now = Counter(map(_target, waiting))
-    for name in [name for name in recorded if free(name)]:
+            claim(output, output.formerly)
+    for output in list(unmatched):
+        has_same_target = output.name in recorded and recorded[output.name].target == _target(
+            output
+        )
+        if has_same_target and _target(output):
+            claim(output, output.name)
+    targets_before = Counter(recorded[name].target for name in recorded if is_unclaimed(name))
+    targets_now = Counter(map(_target, unmatched))
+    for name in [name for name in recorded if is_unclaimed(name)]:
         target = recorded[name].target
-        if target and then[target] == now[target] == 1:
-            match(next(output for output in waiting if _target(output) == target), name)
-    for output in list(waiting):
-        match(output, _previous_derived_name(output, former, old_names))
-    for output in list(waiting):
-        match(output, output.name)
-    return former
+        if target and targets_before[target] == targets_now[target] == 1:
+            claim(next(output for output in unmatched if _target(output) == target), name)
+    for output in list(unmatched):
+        claim(output, _previous_derived_name(output, previous, old_names))
+    for output in list(unmatched):
+        claim(output, output.name)
+    return previous
 
 
 def _target(output: SinkOutput) -> str:
@@ -210,20 +214,22 @@ def _target(output: SinkOutput) -> str:
 
 
 def _previous_derived_name(
-    output: SinkOutput, former: Mapping[str, str], old_names: Mapping[str, str]
+    output: SinkOutput, previous: Mapping[str, str], old_names: Mapping[str, str]
 ) -> str:
     """Return the previous name of a sink, which may be named after another sink or an operator.
 
-    `former`: sink → its name in the last record. `old_names`: new name → old name of operators.
+    `previous`: sink → its name in the last record. `old_names`: new name → old name of operators.
     """
     if output.rejects_of is not None:
-        return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
+        return f"{previous.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
         return output.name
     operator = output.name.removesuffix("_late")
     part = output.operator.removeprefix(operator)
-    before = old_names.get(operator, old_names.get(output.operator, operator).removesuffix(part))
-    return f"{before}_late"
+    previous_operator = old_names.get(
+        operator, old_names.get(output.operator, operator).removesuffix(part)
+    )
+    return f"{previous_operator}_late"
 
 
 def _unused_writer_name(name: str, used_names: Iterable[str]) -> str:
@@ -469,8 +475,10 @@ class OpenSinks:
         state, identity = self._deliveries.states.get(output.name), self._log.identity
         if state is None:
             return
-        by = identity.origin_of(max(self._log.latest_epoch, 0)).query_id
-        position = Position(before=state.before, stays=state.stays, copied=by != identity.query_id)
+        written_by = identity.origin_of(max(self._log.latest_epoch, 0)).query_id
+        position = Position(
+            before=state.before, stays=state.stays, copied=written_by != identity.query_id
+        )
         message = continue_delivery(output.sink, output.name, self._log, position, way)
         if message is not None:
             _logger.warning("%s.", message[0].upper() + message[1:])

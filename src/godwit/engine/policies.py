@@ -105,7 +105,7 @@ def topology_of(
 
     `trigger_s`: interval of the trigger; `longest_epoch_s`: see `Topology`.
     """
-    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    of_operator = {operator.name: c.name for c in flow.components for operator in c.operators}
     pairs = {
         (of_operator[stream.upstream], of_operator[stream.operator])
         for stream in flow.inputs
@@ -143,21 +143,24 @@ def placement_change(
     a short epoch under places that are about to change is soon over. `pending`: executors that are
     to join.
     """
-    former, present = epoch.component_views, view.components
+    components_before, components_now = epoch.component_views, view.components
     owners: set[str] = set()
-    for part in present.values():
-        assignment = part.assignment
+    for component in components_now.values():
+        assignment = component.assignment
         owned = np.bincount(assignment.executor_of, minlength=len(assignment.executors))
-        owners.update(assignment.executors[e] for e in np.flatnonzero(owned).tolist())
+        owners.update(assignment.executors[executor] for executor in np.flatnonzero(owned).tolist())
     idle = len(view.executors.keys() - view.draining - owners)
     awaits_many = idle + pending >= len(owners)
-    if present.keys() != former.keys() or all(
-        part.assignment is former[name].assignment for name, part in present.items()
+    if components_now.keys() != components_before.keys() or all(
+        component.assignment is components_before[name].assignment
+        for name, component in components_now.items()
     ):
         return PlacementChange(awaits_many=awaits_many)
-    now = replace(epoch, component_views=present)
-    lanes_s, next_s = (sum(busiest_lane_s(stage, e) for stage in stages) for e in (epoch, now))
-    if idle or any(part.transfers or part.moves for part in present.values()):
+    epoch_now = replace(epoch, component_views=components_now)
+    lanes_s, next_s = (
+        sum(busiest_lane_s(stage, executor) for stage in stages) for executor in (epoch, epoch_now)
+    )
+    if idle or any(component.transfers or component.moves for component in components_now.values()):
         next_s = max(next_s, lanes_s)
     return PlacementChange(lanes_s=lanes_s, next_s=next_s, awaits_many=awaits_many)
 
@@ -165,21 +168,25 @@ def placement_change(
 def busiest_lane_s(stage: tuple[str, ...], epoch: CommittedEpoch) -> float:
     """Return the seconds that the busiest lane was busy in one stage of an epoch."""
     # lanes by executors and their numbers of lanes, which components mostly have in common
-    busy: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
+    busy_by_layout: dict[tuple[tuple[str, ...], tuple[int, ...]], FloatArray] = {}
     for name in stage:
-        load, plan = epoch.outcome.loads.get(name), epoch.component_views.get(name)
-        if load is None or plan is None or not len(load.key_groups):
+        load, component = epoch.outcome.loads.get(name), epoch.component_views.get(name)
+        if load is None or component is None or not len(load.key_groups):
             continue
-        assignment = plan.assignment
+        assignment = component.assignment
         lane = assignment.flat_lanes()[load.key_groups]
         sums = np.bincount(lane, load.busy_s, sum(assignment.lanes)).astype(np.float64, copy=False)
         lanes = assignment.executors, assignment.lanes
-        busy[lanes] = busy[lanes] + sums if lanes in busy else sums
-    if len(busy) < 2:
-        return float(max((sums.max() for sums in busy.values()), default=0.0))
-    total: dict[tuple[str, int], float] = {}
-    for (executors, lanes_of), sums in busy.items():
-        each = [(e, lane) for e, n in zip(executors, lanes_of, strict=True) for lane in range(n)]
-        for place, busy_s in zip(each, sums.tolist(), strict=True):
-            total[place] = total.get(place, 0.0) + busy_s
-    return max(total.values())
+        busy_by_layout[lanes] = busy_by_layout[lanes] + sums if lanes in busy_by_layout else sums
+    if len(busy_by_layout) < 2:
+        return float(max((sums.max() for sums in busy_by_layout.values()), default=0.0))
+    busy_by_lane: dict[tuple[str, int], float] = {}
+    for (executors, lanes_of), sums in busy_by_layout.items():
+        lane_places = [
+            (executor, lane)
+            for executor, num_lanes in zip(executors, lanes_of, strict=True)
+            for lane in range(num_lanes)
+        ]
+        for place, busy_s in zip(lane_places, sums.tolist(), strict=True):
+            busy_by_lane[place] = busy_by_lane.get(place, 0.0) + busy_s
+    return max(busy_by_lane.values())

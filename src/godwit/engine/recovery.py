@@ -130,9 +130,9 @@ class Recovery:
         """Return operator with two-phase windows → slots of its key groups after the last epoch."""
         recorded = _recorded_slots(latest, self.changes)
         return {
-            o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
-            for o in self.flow.operators
-            if o.two_phase is not None and o.two_phase.slot == 0
+            operator.name: Slots.of(recorded.get(operator.name, ()), self.flow.num_key_groups)
+            for operator in self.flow.operators
+            if operator.two_phase is not None and operator.two_phase.slot == 0
         }
 
     def times(self, latest: CommitRecord | None) -> Times | None:
@@ -313,18 +313,22 @@ def _keep_stored_partitioning(
     """
     new = set()
     for operator in flow.operators:
-        before = None
+        stored_operator = None
         if stored is not None:
-            former = flow.formerly.get(operator.name, "")
-            before = stored.operator(operator.name) or stored.operator(former)
-        if before is None:
+            former_name = flow.formerly.get(operator.name, "")
+            stored_operator = stored.operator(operator.name) or stored.operator(former_name)
+        if stored_operator is None:
             new.add(operator.name)
         if operator.name in placed:
             operator.partition_by = placed[operator.name]
-        elif before is None or operator.partition_stated or PART in operator.hash_columns.names:
+        elif (
+            stored_operator is None
+            or operator.partition_stated
+            or PART in operator.hash_columns.names
+        ):
             continue  # with hot keys it places rows itself; a change if columns did before
-        elif {*before.partition_by} <= {*operator.keys.names}:
-            operator.partition_by = before.partition_by
+        elif {*stored_operator.partition_by} <= {*operator.keys.names}:
+            operator.partition_by = stored_operator.partition_by
     return frozenset(new)
 
 
@@ -341,24 +345,29 @@ def _check_kind_of_sources(
     """
     if last is None:
         return
-    own = list(flow.own_sources)
-    today = [name for name in flow.sources if name not in flow.own_sources]
-    read = last.identities
-    instead_of_frames = [name for name in own if name in frames and name not in read]
-    instead_of_own = [name for name in today if name in read and name not in frames]
-    if frames and not today and not read:
-        instead_of_frames = own
-    if not frames and not own:
-        instead_of_own = today
-    if instead_of_frames:
-        was, now, names = "DataFrames", "sources of Godwit's own", instead_of_frames
-    elif instead_of_own:
-        was, now, names = "sources of Godwit's own", "DataFrames", instead_of_own
+    own_sources = list(flow.own_sources)
+    frame_sources = [name for name in flow.sources if name not in flow.own_sources]
+    recorded_identities = last.identities
+    replacing_frames = [
+        name for name in own_sources if name in frames and name not in recorded_identities
+    ]
+    replacing_own = [
+        name for name in frame_sources if name in recorded_identities and name not in frames
+    ]
+    if frames and not frame_sources and not recorded_identities:
+        replacing_frames = own_sources
+    if not frames and not own_sources:
+        replacing_own = frame_sources
+    if replacing_frames:
+        kind_before, kind_now, replaced = "DataFrames", "sources of Godwit's own", replacing_frames
+    elif replacing_own:
+        kind_before, kind_now, replaced = "sources of Godwit's own", "DataFrames", replacing_own
     else:
         return
     raise CheckpointMismatchError(
-        f"Flow {flow.name!r} reads {now} ({listing(names)}), and its checkpoint {uri!r} is of a "
-        f"flow that read {was}, whose positions do not apply.",
+        f"Flow {flow.name!r} reads {kind_now} ({listing(replaced)}), and its checkpoint {uri!r} "
+        "is of a "
+        f"flow that read {kind_before}, whose positions do not apply.",
         remedy="Start it with its former sources, or with a new checkpoint, which reads sources "
         "from their start.",
         flow=flow.name,
@@ -372,37 +381,39 @@ def _check_change_readers(today: FlowVersion, before: FlowVersion, changes: Flow
     Its results would be wrong from then on: it would retract results that it never had, or keep
     results that are never retracted.
     """
-    origin = {new: old for old, new in changes.renamed.items()}
+    stored_name = {new: old for old, new in changes.renamed.items()}
 
     def version_before(name: str) -> OperatorVersion | None:
         """Return the last version of an operator; ``None`` if it begins without state."""
-        return None if name in changes.added else before.operator(origin.get(name, name))
+        return None if name in changes.added else before.operator(stored_name.get(name, name))
 
     for reader, operator in today.operators.items():
-        was = version_before(reader)
-        read = (
-            set() if was is None else {changes.renamed.get(n, n) for n in was.reads_changes or ()}
+        reader_before = version_before(reader)
+        read_before = (
+            set()
+            if reader_before is None
+            else {changes.renamed.get(name_, name_) for name_ in reader_before.reads_changes or ()}
         )
         reads = operator.reads_changes or ()
         for name in reads:
             sender = version_before(name)
             if sender is None:
-                goes_on = {n for n in reads if n not in changes.added}
-                left_behind = sorted(read - goes_on)
+                continuing = {name_ for name_ in reads if name_ not in changes.added}
+                left_behind = sorted(read_before - continuing)
                 if not left_behind:
                     continue
                 problem = (
                     f"which begins without state, and has results of {listing(left_behind)}, which "
                     "would never be retracted"
                 )
-            elif was is None:
+            elif reader_before is None:
                 problem = "which has state, and itself begins without state"
             elif name in changes.returned and reader not in changes.returned:
                 continue  # both were removed together
-            elif was.reads_changes is not None and name not in read:
+            elif reader_before.reads_changes is not None and name not in read_before:
                 problem = "which has state, and has not read them until now"
             elif reader in changes.returned and (
-                name not in changes.returned or was.left != sender.left
+                name not in changes.returned or reader_before.left != sender.left
             ):
                 problem = "which has state, and was out of the flow for a while"
             else:
@@ -477,13 +488,17 @@ def last_loads(
         return None
     summary = written[-1]
     repartitioned = set(recovery.changes.repartitioned)  # loads of other key groups
-    here = {c.name for c in flow.components if not repartitioned & {o.name for o in c.operators}}
+    unchanged_components = {
+        component.name
+        for component in flow.components
+        if not repartitioned & {operator.name for operator in component.operators}
+    }
     if recovery.regrouped is not None or summary.num_key_groups not in (0, flow.num_key_groups):
         return None
     loads = {
         name: load
         for name, load in recovery.by_present_names(summary.loads).items()
-        if name in here and (load.key_groups < flow.num_key_groups).all()
+        if name in unchanged_components and (load.key_groups < flow.num_key_groups).all()
     }
     return replace(summary, loads=loads)
 
@@ -496,29 +511,37 @@ def adapt_stored_plan(
     It has the operators' names of its time, `renamed` since; operators that it does not have are
     placed as in `own`, the plan of the flow without a checkpoint.
     """
-    now = {name for component in own.components for name in component.operators}
+    todays_operators = {name for component in own.components for name in component.operators}
     carried: list[ComponentPlan] = []
     for component in () if stored is None else stored.components:
         names = (renamed.get(name, name) for name in component.operators)
-        operators = tuple(name for name in names if name in now)
+        operators = tuple(name for name in names if name in todays_operators)
         if operators:
             name = renamed.get(component.name, component.name)
             carried.append(ComponentPlan(name=name, operators=operators))
-    home = {name: i for i, component in enumerate(carried) for name in component.operators}
+    component_of_operator = {
+        name: number for number, component in enumerate(carried) for name in component.operators
+    }
     new = []
     for component in own.components:
-        unknown = tuple(name for name in component.operators if name not in home)
-        beside = [home[name] for name in component.operators if name in home]
-        if not beside:
+        added_operators = tuple(
+            name for name in component.operators if name not in component_of_operator
+        )
+        stored_positions = [
+            component_of_operator[name]
+            for name in component.operators
+            if name in component_of_operator
+        ]
+        if not stored_positions:
             new.append(component)
-        elif unknown:  # part of an operator that is one of several now
-            present = carried[beside[0]]
-            carried[beside[0]] = ComponentPlan(
-                name=present.name, operators=(*present.operators, *unknown)
+        elif added_operators:  # part of an operator that is one of several now
+            neighbour = carried[stored_positions[0]]
+            carried[stored_positions[0]] = ComponentPlan(
+                name=neighbour.name, operators=(*neighbour.operators, *added_operators)
             )
-    if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
-        carried
-    ):
+    if {component_.name for component_ in carried} & {component_.name for component_ in new} or len(
+        {component_.name for component_ in carried}
+    ) < len(carried):
         return own  # a name has another meaning now
     return PhysicalPlan(components=(*carried, *new))
 
@@ -555,13 +578,21 @@ def run_started(
         ),
         committed=log.latest_epoch,
         waiting={
-            c.name: sorted({g for o in c.operators for g in log.chains.waiting_key_groups(o.name)})
-            for c in flow.components
+            component.name: sorted(
+                {
+                    key_group
+                    for o in component.operators
+                    for key_group in log.chains.waiting_key_groups(o.name)
+                }
+            )
+            for component in flow.components
         },
         state_bytes={
-            c.name: {g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()}
-            for c in flow.components
-            for sizes in [state_bytes(c.states, log.chains)]
+            component.name: {
+                key_group: int(sizes[key_group]) for key_group in np.flatnonzero(sizes).tolist()
+            }
+            for component in flow.components
+            for sizes in [state_bytes(component.states, log.chains)]
         },
         slots=_slot_pairs(flow, log.chains, recovery.slots(log.latest)),
         on_demand=OnDemand(
@@ -621,14 +652,16 @@ def begin_run(
                 duration_s=written.duration_s,
             )
         if taken_back is not None:
-            again = [o.name for o in recovery.flow.outputs if not o.sink.keeps_epochs]
+            repeated_sinks = [
+                output.name for output in recovery.flow.outputs if not output.sink.keeps_epochs
+            ]
             coordinator.announce(
                 events.StartedFromEpoch,
                 asked=taken_back.asked,
                 after=taken_back.epoch,
                 last=taken_back.last,
                 goes_on_after=taken_back.goes_on_after,
-                again=tuple(again) if taken_back.goes_on_after is None else (),
+                again=tuple(repeated_sinks) if taken_back.goes_on_after is None else (),
             )
         if recovery.regrouped is not None:
             coordinator.announce(events.KeyGroupsChanged, **asdict(recovery.regrouped))
@@ -662,8 +695,12 @@ def _assignments_by_component(
     flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Return component → recorded assignment of the component that had its first operator."""
-    of_operator = {name: c.name for c in before.components for name in c.operators}
-    homes = {c.name: of_operator[c.operators[0].name] for c in flow.components}
+    of_operator = {
+        name: component.name for component in before.components for name in component.operators
+    }
+    homes = {
+        component.name: of_operator[component.operators[0].name] for component in flow.components
+    }
     return {name: recorded[home] for name, home in homes.items() if home in recorded}
 
 
@@ -687,22 +724,25 @@ def first_assignments(
             f"Assignments were given for components that do not exist: {unknown}.",
             remedy=f"Components are {', '.join(components)}.",
         )
-    names, lanes = [e.name for e in executors], [e.lanes for e in executors]
-    chosen = {}
+    names, lanes = (
+        [executor.name for executor in executors],
+        [executor.lanes for executor in executors],
+    )
+    first = {}
     for name in components:
         if name in recorded:
-            before = _recorded_assignment(name, recorded[name], flow.num_key_groups)
-            chosen[name] = map_to_executors(before, names, lanes)
+            recorded_assignment = _recorded_assignment(name, recorded[name], flow.num_key_groups)
+            first[name] = map_to_executors(recorded_assignment, names, lanes)
         elif name not in assignments:
-            chosen[name] = even_assignment(flow.num_key_groups, names, lanes)
+            first[name] = even_assignment(flow.num_key_groups, names, lanes)
         elif assignments[name].num_key_groups == flow.num_key_groups:
-            chosen[name] = assignments[name]
+            first[name] = assignments[name]
         else:
             raise InvalidPlanError(
                 f"The assignment of {name!r} has {assignments[name].num_key_groups} key groups.",
                 remedy=f"The flow has {flow.num_key_groups}; place every one of them.",
             )
-    return chosen
+    return first
 
 
 def _recorded_assignment(

@@ -45,27 +45,35 @@ def regrouping_stages(
     """
     plans = [_split_components(before, after), after]
     totals = {name: sum(sizes.values()) for name, sizes in state_bytes.items()}
-    stages, present = [], before
+    stages, current_plan = [], before
     for plan in plans:
-        parts = _merged_components(present, plan, totals)
+        parts = _merged_components(current_plan, plan, totals)
         if parts:
-            both = {c.name: c.operators for p in (present, plan) for c in p.components}
+            operators_of_components = {
+                component.name: component.operators
+                for plan_ in (current_plan, plan)
+                for component in plan_.components
+            }
             stages.append(
                 RegroupingStage(
                     plan=plan,
                     parts=parts,
                     states={
-                        c.name: tuple(s for o in c.operators for s in states[o])
-                        for c in plan.components
-                        if c.name in parts
+                        component.name: tuple(
+                            state for operator in component.operators for state in states[operator]
+                        )
+                        for component in plan.components
+                        if component.name in parts
                     },
                     state_bytes={
-                        name: _sum_by_key_group(state_bytes.get(o, {}) for o in operators)
-                        for name, operators in both.items()
+                        name: _sum_by_key_group(
+                            state_bytes.get(operator, {}) for operator in operators
+                        )
+                        for name, operators in operators_of_components.items()
                     },
                 )
             )
-        present = plan
+        current_plan = plan
     return tuple(stages)
 
 
@@ -96,17 +104,28 @@ def _merged_components(
 
     Components that stay are left out. `size`: operator → bytes of state.
     """
-    of_operator = {name: c for c in before.components for name in c.operators}
-    same = {(c.name, frozenset(c.operators)) for c in before.components}
+    component_of_operator = {
+        name: component_ for component_ in before.components for name in component_.operators
+    }
+    unchanged = {
+        (component_.name, frozenset(component_.operators)) for component_ in before.components
+    }
     parts = {}
     for component in after.components:
-        if (component.name, frozenset(component.operators)) in same:
+        if (component.name, frozenset(component.operators)) in unchanged:
             continue
-        homes = {of_operator[name].name: of_operator[name] for name in component.operators}
+        components_before = {
+            component_of_operator[name].name: component_of_operator[name]
+            for name in component.operators
+        }
         largest_first = sorted(
-            homes.values(), key=lambda c: (-sum(size.get(o, 0) for o in c.operators), c.name)
+            components_before.values(),
+            key=lambda component_: (
+                -sum(size.get(operator, 0) for operator in component_.operators),
+                component_.name,
+            ),
         )
-        parts[component.name] = tuple(c.name for c in largest_first)
+        parts[component.name] = tuple(component_.name for component_ in largest_first)
     return parts
 
 
@@ -155,7 +174,11 @@ class RegroupingPlan:
     def components(self) -> dict[str, str]:
         """New component → its operators, as text."""
         new = {name for stage in self.stages for name in stage.parts}
-        return {c.name: ", ".join(c.operators) for c in self.after.components if c.name in new}
+        return {
+            component.name: ", ".join(component.operators)
+            for component in self.after.components
+            if component.name in new
+        }
 
     @property
     def changes(self) -> bool:
@@ -196,11 +219,11 @@ def plan_regrouping(
     an operator does not exist, or operators of one component could not run together.
     """
     after = flow.with_plan(regrouped(flow, components_after))
-    sizes = {o.name: state_bytes(o.states) for o in flow.operators}
+    sizes = {operator.name: state_bytes(operator.states) for operator in flow.operators}
     stages = regrouping_stages(
         flow.physical_plan,
         after.physical_plan,
-        states={o.name: o.states for o in flow.operators},
+        states={operator.name: operator.states for operator in flow.operators},
         state_bytes=sizes,
     )
     bytes_of = {name: sizes for stage in stages for name, sizes in stage.state_bytes.items()}
@@ -245,15 +268,18 @@ def plan_from_present(
     """
     with coordinator.locked():
         flow = flow.with_plan(coordinator.plan)
-        standing = coordinator.view.components
+        present_components = coordinator.view.components
 
     def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
         """Bytes of some states, by key group."""
         with log.lock:
-            known = outcomes.state_bytes(states, log.chains)
-        return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}
+            state_bytes_ = outcomes.state_bytes(states, log.chains)
+        return {
+            key_group: int(state_bytes_[key_group])
+            for key_group in np.flatnonzero(state_bytes_).tolist()
+        }
 
-    return plan_regrouping(flow, components, components=standing, state_bytes=sizes)
+    return plan_regrouping(flow, components, components=present_components, state_bytes=sizes)
 
 
 def to_regrouping(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:

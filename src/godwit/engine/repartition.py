@@ -276,13 +276,21 @@ def _reader_without_operator(flow: CompiledFlow, log: CommitLog, state: StateId)
     """
     chains, count = log.chains, flow.num_key_groups
     refs: list[SegmentRef | SnapshotRef] = [*chains.segments(state), *chains.snapshots(state)]
-    described: list[tuple[Any, ...]] = []
-    for operator, name, flow_version in sorted({(r.operator, r.state, r.flow) for r in refs}):
-        own = log.version(flow_version).operator(operator)
-        assert own is not None, "the version describes the state written under it"
-        if (written := (own.keys, own.partition_by, own.states[name])) not in described:
-            described.append(written)
-    if len(described) > 1:
+    descriptions: list[tuple[Any, ...]] = []
+    for operator, name, flow_version in sorted(
+        {(ref.operator, ref.state, ref.flow) for ref in refs}
+    ):
+        operator_version = log.version(flow_version).operator(operator)
+        assert operator_version is not None, "the version describes the state written under it"
+        if (
+            written := (
+                operator_version.keys,
+                operator_version.partition_by,
+                operator_version.states[name],
+            )
+        ) not in descriptions:
+            descriptions.append(written)
+    if len(descriptions) > 1:
         raise CheckpointError(
             f"The state of operator {state.operator!r}, which has left the flow, was "
             "written with several sets of columns, so it cannot be placed in other key groups.",
@@ -291,14 +299,15 @@ def _reader_without_operator(flow: CompiledFlow, log: CommitLog, state: StateId)
             operator=state.operator,
         )
     if not refs:
-        none = pa.schema([])
-        layout = EntryLayout(name=str(state), schema=StateSchema(none, none))
+        no_columns = pa.schema([])
+        layout = EntryLayout(name=str(state), schema=StateSchema(no_columns, no_columns))
         return _Reader(state=state, layout=layout, hash_of=lambda rows: rows.hashes, moved=False)
-    ((keys, partition_by, columns),) = described
+    ((keys, partition_by, columns),) = descriptions
     fields = list(read_batch(log.storage, refs[0].block).schema)[1:]
-    split = len(keys) + len(columns.entries)
+    num_entry_columns = len(keys) + len(columns.entries)
     schema = StateSchema(
-        pa.schema(fields[:split]), pa.schema(fields[split : split + len(columns.columns)])
+        pa.schema(fields[:num_entry_columns]),
+        pa.schema(fields[num_entry_columns : num_entry_columns + len(columns.columns)]),
     )
 
     def hash_of(entries: StateRows) -> npt.NDArray[np.int64]:
@@ -314,7 +323,9 @@ def _check_slots(flow: CompiledFlow, log: CommitLog, latest: CommitRecord) -> No
     """Raise if the time until which a second slot has partials cannot be known."""
     waiting = set(log.chains.waiting_operators)
     for name in latest.slots:
-        role = next((o.two_phase for o in flow.operators if o.name == name), None)
+        role = next(
+            (operator.two_phase for operator in flow.operators if operator.name == name), None
+        )
         if role is None or role.second in waiting:
             raise CheckpointError(
                 f"The number of key groups cannot change now: key groups of operator {name!r} have "
@@ -335,32 +346,36 @@ def _entries_by_key_group(
     chains.
     """
     chains, state = log.chains, reader.state
-    before = chains.num_key_groups
-    every = [chains.chain(state, g) for g in range(before)]
-    stored = [chain for chain in every if chain.snapshot is not None or chain.segments]
+    num_before = chains.num_key_groups
+    all_chains = [chains.chain(state, g) for g in range(num_before)]
+    stored = [chain for chain in all_chains if chain.snapshot is not None or chain.segments]
     sizes = chains.chains_of(state)
     size_bytes = sizes.snapshot_bytes + sizes.changelog_bytes
-    remaining = {chain.key_group for chain in stored} if count == before else set[int]()
-    parts = 1 if reader.moved else math.gcd(before, count)
+    remaining = {chain.key_group for chain in stored} if count == num_before else set[int]()
+    parts = 1 if reader.moved else math.gcd(num_before, count)
     by_part: dict[int, list[KeyGroupChain]] = {}
     for chain in stored:
         by_part.setdefault(chain.key_group % parts, []).append(chain)
     cache = BatchCache(log.storage, max_bytes=max_bytes)
-    reported_s, done, total = time.monotonic(), 0, int(size_bytes.sum())
-    for chosen in _together(by_part, size_bytes, max_bytes // 4):
+    reported_s, done_bytes, total_bytes = time.monotonic(), 0, int(size_bytes.sum())
+    for chains_at_once in _together(by_part, size_bytes, max_bytes // 4):
         with EntrySpool(count, max_bytes) as spool:
-            for chain in chosen:
+            for chain in chains_at_once:
                 rows = read_chain(log.storage, chain, reader.layout, cache=cache)
                 hashes = reader.hash_of(rows)
                 spool.add(StateRows(hashes=hashes, keys=rows.keys, values=rows.values))
-                done += int(size_bytes[chain.key_group])
+                done_bytes += int(size_bytes[chain.key_group])
                 if time.monotonic() - reported_s > _REPORT_S:
                     reported_s = time.monotonic()
-                    _logger.info("state of %s: %d %% rewritten", state, 100 * done // max(total, 1))
+                    _logger.info(
+                        "state of %s: %d %% rewritten",
+                        state,
+                        100 * done_bytes // max(total_bytes, 1),
+                    )
             for entries in spool.ranges():
-                for key_group, own in slices_of(*by_key_group(entries, count)):
+                for key_group, key_group_entries in slices_of(*by_key_group(entries, count)):
                     remaining.discard(key_group)
-                    yield key_group, own
+                    yield key_group, key_group_entries
     if remaining:
         empty = latest_entries((), reader.layout.schema)
         yield from ((key_group, empty) for key_group in sorted(remaining))
@@ -371,13 +386,13 @@ def _together(
 ) -> Iterator[list[KeyGroupChain]]:
     """Yield the chains of parts that are rewritten at a time: as many as `max_bytes` allow."""
     chosen: list[KeyGroupChain] = []
-    size = 0
+    chosen_bytes = 0
     for _, chains in sorted(by_part.items()):
-        own = sum(int(size_bytes[chain.key_group]) for chain in chains)
-        if chosen and size + own > max_bytes:
+        part_bytes = sum(int(size_bytes[chain.key_group]) for chain in chains)
+        if chosen and chosen_bytes + part_bytes > max_bytes:
             yield chosen
-            chosen, size = [], 0
-        chosen, size = [*chosen, *chains], size + own
+            chosen, chosen_bytes = [], 0
+        chosen, chosen_bytes = [*chosen, *chains], chosen_bytes + part_bytes
     if chosen:
         yield chosen
 
@@ -408,42 +423,55 @@ def _read_waiting(
             for key_group, first, end in key_group_ranges(segment)
             if segment in chains.waiting_rows_of(operator.name, key_group)
         ]
-    together = pa.concat_batches(parts)
-    hashes = operator.hash_of(together, flow.num_key_groups)
+    all_rows = pa.concat_batches(parts)
+    hashes = operator.hash_of(all_rows, flow.num_key_groups)
     key_groups = key_groups_of(hashes, flow.num_key_groups)
     order = np.argsort(key_groups, kind="stable")
-    return together.take(pa.array(order)), key_groups[order]
+    return all_rows.take(pa.array(order)), key_groups[order]
 
 
-def checked_columns(flow: CompiledFlow, asked: Any) -> dict[str, tuple[str, ...]]:
+def checked_columns(flow: CompiledFlow, requested: Any) -> dict[str, tuple[str, ...]]:
     """Return operator → new partitioning columns, for operators that are partitioned otherwise.
 
-    `asked`: name of an operator → a key column or several; ``None``: all. Parts of the operator get
-    the same columns.
+    `requested`: name of an operator → a key column or several; ``None``: all. Parts of the operator
+    get the same columns.
 
     Raises `InvalidPlanError` if an operator does not exist, `InvalidFlowError` if a column is not
     one of its key columns.
     """
-    if not isinstance(asked, Mapping) or not asked:
+    if not isinstance(requested, Mapping) or not requested:
         raise InvalidPlanError(
-            f"repartition was given a value of type {type_name(asked)}."
-            if asked
+            f"repartition was given a value of type {type_name(requested)}."
+            if requested
             else "repartition was given no operator.",
             remedy='Give operators with key columns, as in {"users": "area"}.',
         )
-    whole = {o.name: tuple(o.user_keys.names) for o in flow.operators if not o.part_of}
+    key_columns = {
+        operator_.name: tuple(operator_.user_keys.names)
+        for operator_ in flow.operators
+        if not operator_.part_of
+    }
     columns: dict[str, tuple[str, ...]] = {}
-    for name, named in asked.items():
-        if name not in whole:
+    for name, given_columns in requested.items():
+        if name not in key_columns:
             raise InvalidPlanError(
                 f"repartition names {name!r}, which is not an operator of the flow.",
-                remedy=f"{did_you_mean(str(name), [*whole])}Its operators are {', '.join(whole)}.",
+                remedy=f"{did_you_mean(str(name), [*key_columns])}Its operators are "
+                f"{', '.join(key_columns)}.",
                 operator=name,
             )
-        placed = check_partition_by(named, whole[name], f"repartition of operator {name!r}") or ()
+        partition_columns = (
+            check_partition_by(
+                given_columns, key_columns[name], f"repartition of operator {name!r}"
+            )
+            or ()
+        )
         for operator in flow.operators:
-            if name in (operator.name, operator.part_of) and operator.partition_by != placed:
-                columns[operator.name] = placed
+            if (
+                name in (operator.name, operator.part_of)
+                and operator.partition_by != partition_columns
+            ):
+                columns[operator.name] = partition_columns
     return columns
 
 

@@ -160,21 +160,21 @@ class RowLimit:
         Only recent epochs count: earlier ones may have run on other executors.
         """
         self._fixed_s = min(self._fixed_s, took_s)
-        before, before_s = max(
+        rows_before, before_s = max(
             self._recent,
             key=lambda epoch: max(rows, epoch[0]) / min(rows, epoch[0]),
             default=(rows, took_s),
         )
         self._recent.append((rows, took_s))
-        if max(rows, before) < _APART * min(rows, before):
+        if max(rows, rows_before) < _APART * min(rows, rows_before):
             return
-        per_row_s = (took_s - before_s) / (rows - before)
+        per_row_s = (took_s - before_s) / (rows - rows_before)
         least_s, fixed_s = min(took_s, before_s), took_s - per_row_s * rows
         # Implausible estimates: an epoch was delayed, or executors joined or left.
         if -_ODD * least_s <= fixed_s <= (1 + _ODD) * least_s:
             estimate_s = min(max(fixed_s, 0.0), least_s)
-            known = self._since_estimate < _REMEMBERED
-            self._fixed_s = (self._fixed_s + estimate_s) / 2 if known else estimate_s
+            has_estimate = self._since_estimate < _REMEMBERED
+            self._fixed_s = (self._fixed_s + estimate_s) / 2 if has_estimate else estimate_s
             self._since_estimate = 0
 
     def per_source(self, sources: Collection[str]) -> dict[str, int] | None:

@@ -68,17 +68,21 @@ def recorded_sources(
     """
     if last is None:
         return RecordedSources()
-    today = {name: source.identity for name, source in sources.items()}
+    identities = {name: source.identity for name, source in sources.items()}
     renamed: dict[str, str] = {}
-    for name, identity in today.items():
+    for name, identity in identities.items():
         if last.identities.get(name) in (identity, ANY_IDENTITY):
             continue
-        for old, reads in last.identities.items():
-            if reads == identity and today.get(old) != reads and old not in renamed:
+        for old, old_identity in last.identities.items():
+            if (
+                old_identity == identity
+                and identities.get(old) != old_identity
+                and old not in renamed
+            ):
                 renamed[old] = name
                 break
     names = {old: renamed.get(old, old) for old in last.identities}
-    for name, identity in today.items():
+    for name, identity in identities.items():
         recorded = last.identities.get(name, identity)
         if recorded not in (identity, ANY_IDENTITY) and name not in renamed:
             raise CheckpointMismatchError(
@@ -91,18 +95,18 @@ def recorded_sources(
                 source=name,
                 uri=uri,
             )
-    known = set(names.values())
+    known_names = set(names.values())
     changes = [f"source {old!r} is {new!r} now" for old, new in sorted(renamed.items())]
     if last.identities:
         changes += [
             f"source {name!r} is new and is read from its start"
-            for name in today
-            if name not in known
+            for name in identities
+            if name not in known_names
         ]
     changes += [
         f"source {name!r} is gone; its position stays in the checkpoint"
         for old, name in names.items()
-        if name not in today and old not in renamed
+        if name not in identities and old not in renamed
     ]
     return RecordedSources(
         positions={names[old]: position for old, position in last.positions.items()},
@@ -331,15 +335,19 @@ class SourcePositions:
         may have no rows, since its first position must be committed.
         """
         ends, splits = self._plan_round(parallelism)
-        turning = self._has_active_loop()
-        whole = self.ends() if everything else {}
+        has_active_loop = self._has_active_loop()
+        final_ends = self.ends() if everything else {}
         for name, source in self._opened.items():
             if name in self._rounds:
                 continue
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with self._calling(name, "latest", "could not say how far it may be read"):
                 limit = None if limits is None else limits.get(name)
-                end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
+                end = (
+                    final_ends[name]
+                    if final_ends
+                    else source.latest(begin, limit=limit, until=until)
+                )
             end = self._new_end(name, end)
             if end is None:
                 continue
@@ -347,10 +355,10 @@ class SourcePositions:
             ends[name] = end
             with self._calling(name, "splits", "could not be cut into splits"):
                 begin = self._position(name)
-                cut: object = source.splits(begin, copy.deepcopy(end), parallelism)
-            splits += _numbered_splits(name, cut, first=len(splits))
+                source_splits: object = source.splits(begin, copy.deepcopy(end), parallelism)
+            splits += _numbered_splits(name, source_splits, first=len(splits))
         only_loops = ends.keys() <= self._rounds.keys()
-        if only_loops and not turning and self._committed.issuperset(self._opened):
+        if only_loops and not has_active_loop and self._committed.issuperset(self._opened):
             return None
         return self._batch_up_to(ends, splits)
 
@@ -471,7 +479,9 @@ class SourcePositions:
 
     def _count_round(self, *, alone: bool) -> None:
         """Count a round if a batch had only rows of loops (`alone`); announce that loops pause."""
-        self._rounds = {name: n + 1 if alone else 0 for name, n in self._rounds.items()}
+        self._rounds = {
+            name: num_rounds + 1 if alone else 0 for name, num_rounds in self._rounds.items()
+        }
         pauses = alone and not self._has_active_loop()
         if pauses and not self._pauses:
             for name, rounds in self._rounds.items():

@@ -106,13 +106,16 @@ class StreamSummary:
     def from_dict(cls, values: Mapping[str, Any]) -> StreamSummary | None:
         """Restore a summary from `to_dict`; ``None`` if the values are no summary."""
         try:
-            columns = {c: np.array(values["epochs"][c], np.float64) for c in _COLUMNS}
+            columns = {name_: np.array(values["epochs"][name_], np.float64) for name_ in _COLUMNS}
             assignments = {
-                str(n): _read_assignment(places) for n, places in values["places"].items()
+                str(component): _read_assignment(places)
+                for component, places in values["places"].items()
             }
             topology = Topology(
                 stages=tuple(tuple(map(str, stage)) for stage in values["stages"]),
-                downstream=tuple((str(up), str(down)) for up, down in values["downstream"]),
+                downstream=tuple(
+                    (str(sender), str(receiver)) for sender, receiver in values["downstream"]
+                ),
                 trigger_s=float(values["trigger_s"]),
             )
             epoch = int(values["epoch"])
@@ -120,9 +123,11 @@ class StreamSummary:
             return None
         if len({column.shape for column in columns.values()}) > 1:
             return None
-        every = np.stack([*columns.values()])
-        sound = every.ndim == 2 and bool((np.isfinite(every) & (every >= 0)).all())
-        if not sound or not topology.components or topology.trigger_s < 0:
+        all_columns = np.stack([*columns.values()])
+        is_valid = all_columns.ndim == 2 and bool(
+            (np.isfinite(all_columns) & (all_columns >= 0)).all()
+        )
+        if not is_valid or not topology.components or topology.trigger_s < 0:
             return None
         if set(topology.components) != assignments.keys():
             return None

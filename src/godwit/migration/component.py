@@ -148,7 +148,7 @@ class TrackedComponent:
             waiting=frozenset(self.waiting),
             load=frozenset(self.load),
             whole=frozenset(self.load & self.whole),
-            transfers=tuple(self.transfers[g] for g in sorted(self.transfers)),
+            transfers=tuple(self.transfers[key_group] for key_group in sorted(self.transfers)),
             moves=tuple(migration.moves.values()) if migration else (),
             migration=migration.request.id if migration else None,
             strategy=migration.strategy if migration else None,
@@ -181,37 +181,48 @@ class TrackedComponent:
         load = outcome.loads.get(self.name)
         if load is not None:
             self.state_bytes[load.key_groups] = load.state_bytes
-        for g in self.suspended.keys() - view.suspended - waited:
-            self.suspended[g] = outcome.epoch  # it ran, although its executor died during the epoch
+        for key_group in self.suspended.keys() - view.suspended - waited:
+            self.suspended[key_group] = (
+                outcome.epoch
+            )  # it ran, although its executor died during the epoch
         strays = waited - view.suspended - self.suspended.keys()
-        for g in strays:  # its lane did not find the expected state
-            run.copies.forget_copies(self.name, view.assignment.executor(g), [g])
-            self.suspended[g] = run.committed
+        for key_group in strays:  # its lane did not find the expected state
+            run.copies.forget_copies(self.name, view.assignment.executor(key_group), [key_group])
+            self.suspended[key_group] = run.committed
         run.announce(events.KeyGroupsSuspended, self.name, strays)
         self.waiting = (self.waiting - view.consume) | waited
-        self.load -= strays | {g for g in view.load if view.assignment.executor(g) not in run.lost}
+        self.load -= strays | {
+            key_group
+            for key_group in view.load
+            if view.assignment.executor(key_group) not in run.lost
+        }
         for executor, key_groups in sorted(self.retired.items()):
             self.drop(run, executor, key_groups)
         self.retired.clear()
 
     def expire(self, run: ProtocolState) -> None:
         """Repeat orders for copies that failed or timed out; give up after too many attempts."""
-        for g, transfer in sorted(self.transfers.items()):
+        for key_group, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
             if transfer.tries + 1 < run.policy.max_attempts:
-                former = (*transfer.former, *([transfer.attempt] if transfer.attempt else []))
-                self.transfers[g] = replace(
-                    transfer, attempt=None, former=former, tries=transfer.tries + 1
+                former_attempts = (
+                    *transfer.former,
+                    *([transfer.attempt] if transfer.attempt else []),
+                )
+                self.transfers[key_group] = replace(
+                    transfer, attempt=None, former=former_attempts, tries=transfer.tries + 1
                 )
             elif transfer.planned:
-                why = f": {transfer.failure}" if transfer.failure else ""
-                self.withdraw(run, f"warming at {transfer.destination} failed{why}", only=g)
+                reason = f": {transfer.failure}" if transfer.failure else ""
+                self.withdraw(
+                    run, f"warming at {transfer.destination} failed{reason}", only=key_group
+                )
             else:
-                del self.transfers[g], self.suspended[g]
-                self.load.add(g)
-                run.announce(events.KeyGroupsResumed, self.name, [g])
-                run.announce(events.KeyGroupsLoaded, self.name, [g])
+                del self.transfers[key_group], self.suspended[key_group]
+                self.load.add(key_group)
+                run.announce(events.KeyGroupsResumed, self.name, [key_group])
+                run.announce(events.KeyGroupsLoaded, self.name, [key_group])
 
     def record_state_bytes(self, state_bytes: Mapping[int, int]) -> None:
         """Record the state sizes of key groups: key group → bytes."""
@@ -227,12 +238,16 @@ class TrackedComponent:
         copy is already warm, so that its key group can switch at once.
         """
         already_transferred = set(self.transfers)
-        without_transfer = [g for g in self.suspended if g not in self.transfers]
-        without_transfer.sort(key=lambda g: (g not in self.waiting, g))
+        without_transfer = [
+            key_group for key_group in self.suspended if key_group not in self.transfers
+        ]
+        without_transfer.sort(key=lambda key_group: (key_group not in self.waiting, key_group))
         recoveries = []
-        for g in without_transfer:
-            here, size = self.assignment.executor(g), int(self.state_bytes[g])
-            recoveries.append(Move(key_group=g, source=here, destination=here, state_bytes=size))
+        for key_group in without_transfer:
+            owner, size = self.assignment.executor(key_group), int(self.state_bytes[key_group])
+            recoveries.append(
+                Move(key_group=key_group, source=owner, destination=owner, state_bytes=size)
+            )
         self._record_transfers(run, recoveries, run.policy.recovery, planned=False)
         migration = self.migration
         awaits_standby = (
@@ -254,14 +269,16 @@ class TrackedComponent:
             self._order_indexes(run, migration)
 
         unordered: dict[str, list[int]] = {}
-        for g, transfer in self.transfers.items():
+        for key_group, transfer in self.transfers.items():
             if transfer.attempt is None and not transfer.warm:
-                unordered.setdefault(transfer.destination, []).append(g)
+                unordered.setdefault(transfer.destination, []).append(key_group)
         for executor, key_groups in sorted(unordered.items()):
             attempt = run.next_attempt()
-            for g in key_groups:
-                due = run.seconds + (run.policy.patience << self.transfers[g].tries)
-                self.transfers[g] = replace(self.transfers[g], attempt=attempt, due=due)
+            for key_group in key_groups:
+                due = run.seconds + (run.policy.patience << self.transfers[key_group].tries)
+                self.transfers[key_group] = replace(
+                    self.transfers[key_group], attempt=attempt, due=due
+                )
             run.orders.append(
                 StartWarming(
                     component=self.name,
@@ -270,7 +287,11 @@ class TrackedComponent:
                     attempt=attempt,
                 )
             )
-        return any(t.warm for g, t in self.transfers.items() if g not in already_transferred)
+        return any(
+            t.warm
+            for key_group, t in self.transfers.items()
+            if key_group not in already_transferred
+        )
 
     def _order_indexes(self, run: ProtocolState, migration: OngoingMigration) -> None:
         """Order the state of all moves to be indexed at their destinations, once."""
@@ -278,9 +299,9 @@ class TrackedComponent:
             return
         migration.indexing, migration.due = {}, run.seconds + _INDEX_SECONDS
         moving: dict[str, list[int]] = {}
-        for g, move in migration.moves.items():
-            if self.lag(run, g, move.destination) > migration.bounds.max_lag:
-                moving.setdefault(move.destination, []).append(g)
+        for key_group, move in migration.moves.items():
+            if self.lag(run, key_group, move.destination) > migration.bounds.max_lag:
+                moving.setdefault(move.destination, []).append(key_group)
         for executor, key_groups in sorted(moving.items()):
             attempt = run.next_attempt()
             migration.indexing[attempt] = executor
@@ -330,21 +351,24 @@ class TrackedComponent:
         """Switch key groups with warm copies, and begin a queued migration, between epochs."""
         migration = self.migration
         ready, load = self._ready_transfers(run), set[int]()
-        places = {g: self.transfers[g].destination for g in ready}
-        limits = {g: self._transfer_bounds(run, self.transfers[g]).max_lag for g in ready}
-        for g in ready:
-            transfer = self.transfers.pop(g)
-            if self.lag(run, g, transfer.destination) > limits[g]:
-                load.add(g)
+        places = {key_group: self.transfers[key_group].destination for key_group in ready}
+        limits = {
+            key_group: self._transfer_bounds(run, self.transfers[key_group]).max_lag
+            for key_group in ready
+        }
+        for key_group in ready:
+            transfer = self.transfers.pop(key_group)
+            if self.lag(run, key_group, transfer.destination) > limits[key_group]:
+                load.add(key_group)
             if transfer.planned and migration is not None:
                 migration.moved += 1
         indexing = migration is not None and migration.waits_for_indexes(run.seconds)
         if migration is not None and not (migration.strategy.warms or indexing):
-            for g, move in migration.moves.items():
-                self.transfers.pop(g, None)
-                places[g] = move.destination
-                if self.lag(run, g, move.destination) > migration.bounds.max_lag:
-                    load.add(g)
+            for key_group, move in migration.moves.items():
+                self.transfers.pop(key_group, None)
+                places[key_group] = move.destination
+                if self.lag(run, key_group, move.destination) > migration.bounds.max_lag:
+                    load.add(key_group)
             migration.moved += len(migration.moves)
             migration.moves.clear()
         opening = migration is not None and not (migration.opened or indexing)
@@ -354,14 +378,14 @@ class TrackedComponent:
             migration.opened = True
             target = migration.request.target
             self.lanes.update(zip(target.executors, target.lanes, strict=True))
-        for g, destination in places.items():
-            source = self.assignment.executor(g)
+        for key_group, destination in places.items():
+            source = self.assignment.executor(key_group)
             if source != destination:
-                self.retired.setdefault(source, set()).add(g)
+                self.retired.setdefault(source, set()).add(key_group)
         self.switch_to(run, self.arranged(run, places, align=opening))
         resumed = places.keys() & self.suspended.keys()
-        for g in resumed:
-            del self.suspended[g]
+        for key_group in resumed:
+            del self.suspended[key_group]
         self.load = (self.load - places.keys()) | load
         strategy = None if migration is None else migration.strategy
         self.whole -= places.keys()
@@ -374,15 +398,15 @@ class TrackedComponent:
     def _ready_transfers(self, run: ProtocolState) -> list[int]:
         """Return the key groups whose copies are up to date; order copies that lag once more."""
         ready = []
-        for g, transfer in sorted(self.transfers.items()):
+        for key_group, transfer in sorted(self.transfers.items()):
             bounds = self._transfer_bounds(run, transfer)
             if not transfer.warm:
                 continue
-            fresh = self.lag(run, g, transfer.destination) <= bounds.max_lag
-            if fresh or transfer.rounds >= bounds.max_rounds:
-                ready.append(g)
+            is_fresh = self.lag(run, key_group, transfer.destination) <= bounds.max_lag
+            if is_fresh or transfer.rounds >= bounds.max_rounds:
+                ready.append(key_group)
             else:
-                self.transfers[g] = replace(
+                self.transfers[key_group] = replace(
                     transfer,
                     attempt=None,
                     former=(),
@@ -390,12 +414,14 @@ class TrackedComponent:
                     rounds=transfer.rounds + 1,
                     tries=0,
                 )
-        planned = {g for g, transfer in self.transfers.items() if transfer.planned}
+        planned = {key_group for key_group, transfer in self.transfers.items() if transfer.planned}
         migration = self.migration
         if migration is None or not migration.strategy.holds_epochs:
             return ready
-        complete = not migration.moves and planned <= set(ready)
-        return ready if complete else [g for g in ready if g not in planned]
+        is_complete = not migration.moves and planned <= set(ready)
+        return (
+            ready if is_complete else [key_group for key_group in ready if key_group not in planned]
+        )
 
     def _transfer_bounds(self, run: ProtocolState, transfer: Transfer) -> Bounds:
         """Return the limits of a transfer: those of its migration, or those of recovery."""
@@ -426,21 +452,21 @@ class TrackedComponent:
         migration = self.migration
         if migration is None:
             return
-        before = migration.withdrawn
+        withdrawn_before = migration.withdrawn
         unused: dict[str, list[int]] = {}
-        for g, move in list(migration.moves.items()):
-            if onto in (None, move.destination) and only in (None, g):
-                del migration.moves[g]
+        for key_group, move in list(migration.moves.items()):
+            if onto in (None, move.destination) and only in (None, key_group):
+                del migration.moves[key_group]
                 migration.withdrawn += 1
                 if migration.indexing is not None:  # the index goes with the copies
-                    unused.setdefault(move.destination, []).append(g)
-        for g, transfer in sorted(self.transfers.items()):
-            concerned = onto in (None, transfer.destination) and only in (None, g)
-            if transfer.planned and concerned:
-                del self.transfers[g]
-                unused.setdefault(transfer.destination, []).append(g)
+                    unused.setdefault(move.destination, []).append(key_group)
+        for key_group, transfer in sorted(self.transfers.items()):
+            is_concerned = onto in (None, transfer.destination) and only in (None, key_group)
+            if transfer.planned and is_concerned:
+                del self.transfers[key_group]
+                unused.setdefault(transfer.destination, []).append(key_group)
                 migration.withdrawn += 1
-        if migration.withdrawn > before:
+        if migration.withdrawn > withdrawn_before:
             migration.reason = reason
         for executor, key_groups in sorted(unused.items()):
             self.drop(run, executor, key_groups)
@@ -480,12 +506,12 @@ class TrackedComponent:
         if executor not in run.executors:
             return
         unused = []
-        for g in sorted(key_groups):
-            transfer = self.transfers.get(g)
+        for key_group in sorted(key_groups):
+            transfer = self.transfers.get(key_group)
             awaited = transfer is not None and transfer.destination == executor
-            if not awaited and self.assignment.executor(g) != executor:
-                unused.append(g)
-                run.copies.forget_copies(self.name, executor, [g])
+            if not awaited and self.assignment.executor(key_group) != executor:
+                unused.append(key_group)
+                run.copies.forget_copies(self.name, executor, [key_group])
         if unused:
             run.orders.append(
                 DropCopies(component=self.name, executor=executor, key_groups=tuple(unused))
@@ -503,7 +529,9 @@ def relocate(component: TrackedComponent, run: ProtocolState) -> None:
     if not gone or not run.executors:
         return
     component.orphaned = False
-    lost = [g for name in gone for g in component.assignment.key_groups(name).tolist()]
+    lost = [
+        key_group for name in gone for key_group in component.assignment.key_groups(name).tolist()
+    ]
     places = _new_places(component, run, lost)
     component.switch_to(run, component.arranged(run, places))
     suspend_or_load(component, run, lost)
@@ -514,26 +542,27 @@ def _new_places(
 ) -> dict[int, str]:
     """Return new executors for lost key groups: as planned, else by freshest copy, else evenly."""
     places: dict[int, str] = {}
-    homeless: list[int] = []
-    migration, enough = component.migration, run.policy.recovery.max_lag
-    for g in lost:
-        transfer = component.transfers.get(g)
+    without_copy: list[int] = []
+    migration, max_lag = component.migration, run.policy.recovery.max_lag
+    for key_group in lost:
+        transfer = component.transfers.get(key_group)
         copies = [
-            (component.lag(run, g, name), name) for name in run.copies.holders(component.name, g)
+            (component.lag(run, key_group, name), name)
+            for name in run.copies.holders(component.name, key_group)
         ]
-        if migration is not None and g in migration.moves:
-            places[g] = migration.moves.pop(g).destination
+        if migration is not None and key_group in migration.moves:
+            places[key_group] = migration.moves.pop(key_group).destination
             migration.moved += 1
         elif migration is not None and transfer is not None and transfer.planned:
-            places[g] = transfer.destination
-            component.transfers[g] = replace(transfer, planned=False)
+            places[key_group] = transfer.destination
+            component.transfers[key_group] = replace(transfer, planned=False)
             migration.moved += 1
-        elif copies and min(copies)[0] <= enough:
-            places[g] = min(copies)[1]
+        elif copies and min(copies)[0] <= max_lag:
+            places[key_group] = min(copies)[1]
         else:
-            homeless.append(g)
+            without_copy.append(key_group)
     return places | distribute_evenly(
-        homeless,
+        without_copy,
         candidates=run.executors.keys() - run.draining or run.executors.keys(),
         assignment=component.assignment,
         state_bytes=dict(enumerate(component.state_bytes.tolist())),
@@ -544,11 +573,12 @@ def suspend_or_load(
     component: TrackedComponent, run: ProtocolState, key_groups: Iterable[int]
 ) -> None:
     """Suspend key groups without an up-to-date copy at their executor, or order these loaded."""
-    running = [g for g in key_groups if g not in component.suspended]
+    running = [key_group for key_group in key_groups if key_group not in component.suspended]
     cold = {
-        g
-        for g in running
-        if component.lag(run, g, component.assignment.executor(g)) > run.policy.recovery.max_lag
+        key_group
+        for key_group in running
+        if component.lag(run, key_group, component.assignment.executor(key_group))
+        > run.policy.recovery.max_lag
     }
     component.load.difference_update(running)
     component.whole.difference_update(running)
@@ -562,10 +592,10 @@ def suspend_or_load(
     else:
         component.suspended.update(dict.fromkeys(sorted(cold), run.committed))
         suspended = cold
-    for g in running:
-        transfer = component.transfers.get(g)
-        if g not in suspended and transfer is not None and not transfer.planned:
-            del component.transfers[g]
+    for key_group in running:
+        transfer = component.transfers.get(key_group)
+        if key_group not in suspended and transfer is not None and not transfer.planned:
+            del component.transfers[key_group]
     run.announce(events.KeyGroupsSuspended, component.name, suspended)
     run.announce(events.KeyGroupsLoaded, component.name, cold - suspended, on_demand=fetches)
 

@@ -265,16 +265,16 @@ class Coordinator:
 
         Executors that were released (`returned`) do not count as lost.
         """
-        known = self._view.executors
-        gone = tuple(sorted(known.keys() - executors.keys()))
-        for name in gone:
+        known_executors = self._view.executors
+        lost = tuple(sorted(known_executors.keys() - executors.keys()))
+        for name in lost:
             kind = events.ExecutorRemoved if name in returned else events.ExecutorLost
             self.announce(kind, executor=name)
             self._announce_and_carry_out(self._protocol.remove_executor(name))
-        for name in sorted(executors.keys() - known.keys()):
+        for name in sorted(executors.keys() - known_executors.keys()):
             self.announce(events.ExecutorAdded, executor=name, lanes=executors[name])
             self._announce_and_carry_out(self._protocol.add_executor(name, executors[name]))
-        return gone
+        return lost
 
     # -- migrations -------------------------------------------------------------------------------
 
@@ -457,8 +457,8 @@ class Coordinator:
             component=order.component,
             executor=order.executor,
             key_groups=order.key_groups,
-            state_bytes=sum(sizes.get(g, 0) for g in order.key_groups),
-            peer_bytes=sum(sizes.get(g, 0) for g in sent),
+            state_bytes=sum(sizes.get(key_group, 0) for key_group in order.key_groups),
+            peer_bytes=sum(sizes.get(key_group, 0) for key_group in sent),
             duration_ms=warmed.duration_ms,
         )
         self._announce_and_carry_out(self._protocol.warmed(order, warmed.reach))
@@ -494,7 +494,7 @@ class Coordinator:
         before, self._view = self._view, self._protocol.view()
         if event is not None:
             self._ports.announce(event)
-        assignments = {name: c.assignment for name, c in before.components.items()}
+        assignments = {name: component.assignment for name, component in before.components.items()}
         for order in orders:
             self._carry_out_command(order, assignments)
         if self._regrouping is not None:

@@ -81,16 +81,20 @@ class Copies:
         executors = {executor for _, executor in self._reached_versions}
         columns = {
             (name, executor): _minimum_of_parts(
-                [self._reached_versions.get((part, executor)) for part in old]
+                [self._reached_versions.get((part, executor)) for part in old_parts]
             )
-            for name, old in parts.items()
+            for name, old_parts in parts.items()
             for executor in executors
         }
-        gone = {name for old in parts.values() for name in old}
+        replaced = {name for old_parts in parts.values() for name in old_parts}
         self._reached_versions = {
-            k: c for k, c in self._reached_versions.items() if k[0] not in gone
+            key: column for key, column in self._reached_versions.items() if key[0] not in replaced
         } | columns
-        self._states = {n: s for n, s in self._states.items() if n not in gone} | dict(states)
+        self._states = {
+            component: component_states
+            for component, component_states in self._states.items()
+            if component not in replaced
+        } | dict(states)
 
     # Freshness.
 
@@ -140,13 +144,13 @@ class Copies:
         order = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners[order], np.arange(len(assignment.executors) + 1)).tolist()
         versions = np.full(len(owners), -1, np.int64)
-        for e, name in enumerate(assignment.executors):
+        for index, name in enumerate(assignment.executors):
             column = self._tables.get((name, state))
-            mine = order[ends[e] : ends[e + 1]]
-            if column is not None and len(mine):
-                if mine[-1] >= len(column):
-                    mine = mine[mine < len(column)]
-                versions[mine] = column[mine]
+            owned = order[ends[index] : ends[index + 1]]
+            if column is not None and len(owned):
+                if owned[-1] >= len(column):
+                    owned = owned[owned < len(column)]
+                versions[owned] = column[owned]
         return np.maximum(versions, -1, out=versions)
 
     def record_versions(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:

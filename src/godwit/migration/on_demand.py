@@ -171,26 +171,30 @@ def move_costs(
     what they admit in one epoch; half of the key groups wait for half of these epochs, or longer.
     """
     moves = before.moves_to(target)
-    after = dict(busy_ms)
-    coming_keys, coming_bytes = dict[str, float](), dict[str, float]()
+    busy_after_ms = dict(busy_ms)
+    arriving_keys, arriving_bytes = dict[str, float](), dict[str, float]()
     for move in moves:
-        g, source, destination = move.key_group, move.source, move.destination
-        after[source] = after.get(source, 0.0) - loads.get(g, 0.0)
-        after[destination] = after.get(destination, 0.0) + loads.get(g, 0.0)
-        coming_keys[destination] = coming_keys.get(destination, 0.0) + keys.get(g, 0.0)
-        coming_bytes[destination] = coming_bytes.get(destination, 0.0) + state_bytes.get(g, 0)
+        key_group, source, destination = move.key_group, move.source, move.destination
+        busy_after_ms[source] = busy_after_ms.get(source, 0.0) - loads.get(key_group, 0.0)
+        busy_after_ms[destination] = busy_after_ms.get(destination, 0.0) + loads.get(key_group, 0.0)
+        arriving_keys[destination] = arriving_keys.get(destination, 0.0) + keys.get(key_group, 0.0)
+        arriving_bytes[destination] = arriving_bytes.get(destination, 0.0) + state_bytes.get(
+            key_group, 0
+        )
 
-    def most(numbers: Mapping[str, float]) -> float:
+    def max_per_lane(numbers: Mapping[str, float]) -> float:
         """Return the maximum per lane."""
-        return max((number / lanes.get(e, 1) for e, number in numbers.items()), default=0.0)
+        return max(
+            (number / lanes.get(executor, 1) for executor, number in numbers.items()), default=0.0
+        )
 
-    copied_s = max(coming_bytes.values(), default=0.0) / (bytes_per_s or _COPY_BYTES_PER_S)
-    rounds = max(len(moves) / bounds.max_moves, sum(coming_bytes.values()) / bounds.max_bytes)
+    copied_s = max(arriving_bytes.values(), default=0.0) / (bytes_per_s or _COPY_BYTES_PER_S)
+    rounds = max(len(moves) / bounds.max_moves, sum(arriving_bytes.values()) / bounds.max_bytes)
     return MoveCosts(
-        before_ms=most(busy_ms),
-        after_ms=most(after),
-        coming_ms=most({e: after[e] for e in coming_keys}),
-        keys=most(coming_keys),
-        size_bytes=most(coming_bytes),
+        before_ms=max_per_lane(busy_ms),
+        after_ms=max_per_lane(busy_after_ms),
+        coming_ms=max_per_lane({executor: busy_after_ms[executor] for executor in arriving_keys}),
+        keys=max_per_lane(arriving_keys),
+        size_bytes=max_per_lane(arriving_bytes),
         epochs=max(copied_s / period_s, (math.ceil(rounds) - 1) / 2),
     )

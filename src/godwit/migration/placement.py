@@ -40,40 +40,44 @@ def arrange(
     key groups; others that still own key groups follow them.
     """
     names = list(dict.fromkeys((*roster, *current.executors, *places.values())))
-    number = {name: index for index, name in enumerate(names)}
-    before = np.array([number[name] for name in current.executors], np.int32)[current.executor_of]
-    owner = before.copy()
+    index_of = {name: index for index, name in enumerate(names)}
+    owner_before = np.array([index_of[name] for name in current.executors], np.int32)[
+        current.executor_of
+    ]
+    owner = owner_before.copy()
     for key_group, executor in places.items():
-        owner[key_group] = number[executor]
+        owner[key_group] = index_of[executor]
 
     listed = set(roster)
     owning = set(np.unique(owner).tolist())
-    staying = [index for index, name in enumerate(names) if name in listed or index in owning]
+    kept = [index for index, name in enumerate(names) if name in listed or index in owning]
     renumbered = np.full(len(names), -1, np.int32)
-    renumbered[staying] = np.arange(len(staying), dtype=np.int32)
-    num_lanes = np.array([lanes[names[index]] for index in staying], np.int32)
+    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
+    num_lanes = np.array([lanes[names[index]] for index in kept], np.int32)
 
-    arrived = owner != before
+    is_moved = owner != owner_before
     owner = renumbered[owner]
     lane = current.lane_of % num_lanes[owner]
-    has_lane = ~arrived
+    has_lane = ~is_moved
     if target is not None:
         target_owner = np.array(
-            [renumbered[number[name]] if name in number else -1 for name in target.executors],
+            [renumbered[index_of[name]] if name in index_of else -1 for name in target.executors],
             np.int32,
         )[target.executor_of]
-        agreed = (target_owner == owner) & (target.lane_of < num_lanes[owner])
-        agreed &= arrived | align
-        lane = np.where(agreed, target.lane_of, lane)
-        has_lane |= agreed
+        has_target_lane = (target_owner == owner) & (target.lane_of < num_lanes[owner])
+        has_target_lane &= is_moved | align
+        lane = np.where(has_target_lane, target.lane_of, lane)
+        has_lane |= has_target_lane
     for key_group in np.flatnonzero(~has_lane).tolist():
-        here = owner[key_group]
-        fellows = lane[has_lane & (owner == here)]
-        lane[key_group] = int(np.bincount(fellows, minlength=num_lanes[here]).argmin())
+        executor_index = owner[key_group]
+        lanes_of_executor = lane[has_lane & (owner == executor_index)]
+        lane[key_group] = int(
+            np.bincount(lanes_of_executor, minlength=num_lanes[executor_index]).argmin()
+        )
         has_lane[key_group] = True
     return Assignment(
         version=current.version + 1,
-        executors=tuple(names[index] for index in staying),
+        executors=tuple(names[index] for index in kept),
         lanes=tuple(num_lanes.tolist()),
         executor_of=owner.astype(np.int32),
         lane_of=lane.astype(np.int32),
@@ -91,23 +95,31 @@ def change_lanes(
     Raises `InvalidPlanError` if an executor, key group or lane does not exist.
     """
     unknown = sorted(lanes.keys() - set(current.executors))
-    if unknown or any(n < 1 for n in lanes.values()):
+    if unknown or any(lane_number < 1 for lane_number in lanes.values()):
         raise InvalidPlanError(
             f"Lanes {dict(lanes)} cannot be given to component {component!r}.",
             remedy=f"Give at least 1 to any of its executors: {', '.join(current.executors)}.",
             component=component,
         )
-    counts = tuple(lanes.get(e, n) for e, n in zip(current.executors, current.lanes, strict=True))
+    counts = tuple(
+        lanes.get(executor, lane_number)
+        for executor, lane_number in zip(current.executors, current.lanes, strict=True)
+    )
     limits = np.array(counts, np.int32)[current.executor_of]
-    bad = sorted(g for g, n in lane_of.items() if not (0 <= g < len(limits) and 0 <= n < limits[g]))
-    if bad:
+    out_of_range = sorted(
+        g
+        for g, lane_number in lane_of.items()
+        if not (0 <= g < len(limits) and 0 <= lane_number < limits[g])
+    )
+    if out_of_range:
         raise InvalidPlanError(
-            f"Key group {bad[0]} of component {component!r} cannot take lane {lane_of[bad[0]]} "
-            f"({len(bad)} such key groups).",
+            f"Key group {out_of_range[0]} of component {component!r} cannot take lane "
+            f"{lane_of[out_of_range[0]]} "
+            f"({len(out_of_range)} such key groups).",
             remedy=f"Key groups are 0 to {len(limits) - 1}; lanes are {counts} for executors "
             f"{', '.join(current.executors)}, counted from 0.",
             component=component,
-            key_groups=tuple(bad),
+            key_groups=tuple(out_of_range),
         )
     changed = current.lane_of % limits
     for key_group, lane in lane_of.items():
@@ -214,14 +226,18 @@ def shown_assignments(
     """
     shown: dict[str, Assignment] = {}
     for name, component in view.components.items():
-        known, places = shown_name(name), component.assignment
-        if known not in shown:
-            shown[known] = places
+        shown_component, places = shown_name(name), component.assignment
+        if shown_component not in shown:
+            shown[shown_component] = places
         elif component.takes:
-            merged = with_newcomers(shown[known], view.executors)
-            owners = {g: places.executor(g) for g in component.takes}
-            shown[known] = merged.moved(
-                {g: owner for g, owner in owners.items() if owner in merged.executors}
+            merged = with_newcomers(shown[shown_component], view.executors)
+            owners = {key_group: places.executor(key_group) for key_group in component.takes}
+            shown[shown_component] = merged.moved(
+                {
+                    key_group: owner
+                    for key_group, owner in owners.items()
+                    if owner in merged.executors
+                }
             )
     return shown
 

@@ -132,13 +132,13 @@ class MigrationProtocol:
             components=MappingProxyType(
                 {
                     name: replace(
-                        c.view(),
+                        component.view(),
                         takes=takes,
                         smooth=smooth,
-                        instant=instant_key_groups(c, self._components, run),
+                        instant=instant_key_groups(component, self._components, run),
                     )
-                    for name, c in self._components.items()
-                    for takes, smooth in [active_key_groups(c, run)]
+                    for name, component in self._components.items()
+                    for takes, smooth in [active_key_groups(component, run)]
                 }
             ),
         )
@@ -251,55 +251,63 @@ class MigrationProtocol:
         Raises `InvalidPlanError` if the target cannot be reached, and `MigrationError` if the
         component has a migration already, or cannot migrate by this strategy.
         """
-        c = self._existing_component(request.component)
-        if c.migration is not None:
+        component = self._existing_component(request.component)
+        if component.migration is not None:
             raise MigrationError(
-                f"Migration {request.id!r} of component {c.name!r} is refused: migration "
-                f"{c.migration.request.id!r} is under way.",
+                f"Migration {request.id!r} of component {component.name!r} is refused: migration "
+                f"{component.migration.request.id!r} is under way.",
                 remedy="Wait for its end or cancel it, then plan again on its result.",
-                component=c.name,
-                migration=c.migration.request.id,
+                component=component.name,
+                migration=component.migration.request.id,
             )
-        if request.strategy.activates_standby and pair_of(self._run, c.name) is None:
+        if request.strategy.activates_standby and pair_of(self._run, component.name) is None:
             raise MigrationError(
-                f"Component {c.name!r} cannot migrate by strategy {request.strategy.value!r}: its "
+                f"Component {component.name!r} cannot migrate by strategy "
+                f"{request.strategy.value!r}: its "
                 "state cannot be split over two executors, or its parts could not be merged.",
                 remedy="Migrate it by 'live'. Aggregates of windows of fixed lengths can be "
                 "migrated so with window(..., consolidate='apart'), without other operators in "
                 "their component.",
-                component=c.name,
+                component=component.name,
                 strategy=request.strategy.value,
             )
         if request.strategy is Strategy.ON_DEMAND and (
-            why := self._run.on_demand.obstacle(self._run.copies.states(c.name))
+            why := self._run.on_demand.obstacle(self._run.copies.states(component.name))
         ):
             raise MigrationError(
-                f"Component {c.name!r} cannot migrate by strategy {request.strategy.value!r}: "
+                f"Component {component.name!r} cannot migrate by strategy "
+                f"{request.strategy.value!r}: "
                 f"{why}.",
                 remedy="Migrate it by 'live', or by 'disruptive' if it has to leave at once.",
-                component=c.name,
+                component=component.name,
                 strategy=request.strategy.value,
             )
         executors, draining = self._run.executors, self._run.draining
-        check_target(c.name, c.assignment, request.target, executors=executors, draining=draining)
-        c.record_state_bytes(request.state_bytes)
+        check_target(
+            component.name,
+            component.assignment,
+            request.target,
+            executors=executors,
+            draining=draining,
+        )
+        component.record_state_bytes(request.state_bytes)
         request = replace(request, strategy=self.suitable_strategy(request)[0])
         moves = order_moves(
             (
-                replace(move, state_bytes=int(c.state_bytes[move.key_group]))
-                for move in c.assignment.moves_to(request.target)
+                replace(move, state_bytes=int(component.state_bytes[move.key_group]))
+                for move in component.assignment.moves_to(request.target)
             ),
-            c.assignment,
+            component.assignment,
             request.loads,
         )
         rank = {key_group: number for number, key_group in enumerate(request.order)}
         moves = tuple(sorted(moves, key=lambda move: rank.get(move.key_group, len(rank))))
-        c.migration = OngoingMigration(
+        component.migration = OngoingMigration(
             request=request, moves={move.key_group: move for move in moves}
         )
         if request.by_hand:
             begun = self._run.begun_by_hand
-            begun[c.name] = begun.get(c.name, 0) + 1
+            begun[component.name] = begun.get(component.name, 0) + 1
         return self._advance_components()
 
     def can_fetch(self, component: str) -> bool:
@@ -312,16 +320,16 @@ class MigrationProtocol:
 
         State that is too small to be fetched on demand migrates live.
         """
-        c, strategy = self._components.get(request.component), request.strategy
+        component, strategy = self._components.get(request.component), request.strategy
         if (
-            c is None
+            component is None
             or strategy is not Strategy.ON_DEMAND
-            or request.target.num_key_groups != c.assignment.num_key_groups
+            or request.target.num_key_groups != component.assignment.num_key_groups
         ):
             return strategy, ""
-        moving, sizes = _moving_sizes(c, request)
-        why = self._run.on_demand.too_little(moving, request.target, sizes)
-        return (Strategy.LIVE, why) if why else (strategy, "")
+        moving, sizes = _moving_sizes(component, request)
+        reason = self._run.on_demand.too_little(moving, request.target, sizes)
+        return (Strategy.LIVE, reason) if reason else (strategy, "")
 
     def why_load_first(self, request: MigrationRequested, period_s: float) -> str:
         """Return why the next epoch should load the state of moved key groups; else empty.
@@ -329,25 +337,25 @@ class MigrationProtocol:
         Never where an epoch runs, in which copies may be made, or the checkpoint is not on a local
         disk. `period_s`: between two epochs.
         """
-        c = self._components.get(request.component)
+        component = self._components.get(request.component)
         if (
-            c is None
+            component is None
             or self._run.running is not None
             or not self._run.on_demand.local
-            or request.target.num_key_groups != c.assignment.num_key_groups
+            or request.target.num_key_groups != component.assignment.num_key_groups
         ):
             return ""
-        moving, sizes = _moving_sizes(c, request)
+        moving, sizes = _moving_sizes(component, request)
         return why_load_first(
             moving, request.target, sizes, relief=request.relief, period_s=period_s
         )
 
     def cancel(self, migration: str, reason: str) -> tuple[Command, ...]:
         """End a migration, and cancel its remaining moves; raise if the id is unknown."""
-        for c in self._components.values():
-            if c.migration is not None and c.migration.request.id == migration:
-                c.withdraw(self._run, reason)
-                c.end_migration(self._run, MigrationOutcome.CANCELLED)
+        for component in self._components.values():
+            if component.migration is not None and component.migration.request.id == migration:
+                component.withdraw(self._run, reason)
+                component.end_migration(self._run, MigrationOutcome.CANCELLED)
                 return self._advance_components()
         raise MigrationError(
             f"There is no migration {migration!r} under way.",
@@ -360,10 +368,12 @@ class MigrationProtocol:
 
         Raises `InvalidPlanError` if a lane, key group or executor does not exist.
         """
-        c = self._existing_component(request.component)
-        changed = change_lanes(c.name, c.assignment, lanes=request.lanes, lane_of=request.lane_of)
-        c.lanes.update(request.lanes)
-        c.switch_to(self._run, changed)
+        component = self._existing_component(request.component)
+        changed = change_lanes(
+            component.name, component.assignment, lanes=request.lanes, lane_of=request.lane_of
+        )
+        component.lanes.update(request.lanes)
+        component.switch_to(self._run, changed)
         return self._advance_components()
 
     def regroup(self, stage: RegroupingStage) -> tuple[Command, ...]:
@@ -374,10 +384,12 @@ class MigrationProtocol:
                 remedy="Report its end first.",
                 epoch=self._run.running,
             )
-        joined = merged(stage, self._components)
-        gone = {name for parts in stage.parts.values() for name in parts}
-        stay = {name: c for name, c in self._components.items() if name not in gone}
-        self._components = dict(sorted((stay | joined).items()))
+        merged_components = merged(stage, self._components)
+        replaced = {name for parts in stage.parts.values() for name in parts}
+        kept = {
+            name: component for name, component in self._components.items() if name not in replaced
+        }
+        self._components = dict(sorted((kept | merged_components).items()))
         self._run.copies.regroup(stage.parts, stage.states)
         return self._advance_components()
 
@@ -385,8 +397,8 @@ class MigrationProtocol:
         """Mark an executor as draining: key groups no longer move to it."""
         if executor in self._run.executors:
             self._run.draining.add(executor)
-            for c in self._components.values():
-                c.withdraw(self._run, f"executor {executor} is draining", onto=executor)
+            for component in self._components.values():
+                component.withdraw(self._run, f"executor {executor} is draining", onto=executor)
         return self._advance_components()
 
     def stay(self, executor: str) -> tuple[Command, ...]:
@@ -402,34 +414,36 @@ class MigrationProtocol:
         `reach`: key group → epoch; all changes of committed epochs up to it are in the copy. Key
         groups of the order without an entry are still in progress.
         """
-        c = self._existing_component(order.component)
+        component = self._existing_component(order.component)
         if order.index_only:
-            c.end_indexing(attempt=order.attempt)
+            component.end_indexing(attempt=order.attempt)
             return self._advance_components()
         unwanted, copies = [], self._run.copies
-        for g, version in reach.items():
-            transfer = c.transfers.get(g)
+        for key_group, version in reach.items():
+            transfer = component.transfers.get(key_group)
             if transfer is not None and order.attempt in (transfer.attempt, *transfer.former):
-                known = copies.reach(c.name, order.executor, g)
-                copies.record_reach(c.name, order.executor, {g: max(version, known)})
-                c.transfers[g] = replace(transfer, warm=True)
+                known_version = copies.reach(component.name, order.executor, key_group)
+                copies.record_reach(
+                    component.name, order.executor, {key_group: max(version, known_version)}
+                )
+                component.transfers[key_group] = replace(transfer, warm=True)
             else:
-                unwanted.append(g)
-        c.drop(self._run, order.executor, unwanted)
+                unwanted.append(key_group)
+        component.drop(self._run, order.executor, unwanted)
         return self._advance_components()
 
     def warming_failed(self, order: StartWarming, reason: str) -> tuple[Command, ...]:
         """Schedule the copies of a failed order for another order, a second later."""
-        c = self._existing_component(order.component)
+        component = self._existing_component(order.component)
         if order.index_only:
-            c.end_indexing(attempt=order.attempt)
+            component.end_indexing(attempt=order.attempt)
             return self._advance_components()
-        for g in order.key_groups:
-            transfer = c.transfers.get(g)
+        for key_group in order.key_groups:
+            transfer = component.transfers.get(key_group)
             if transfer is not None and transfer.attempt == order.attempt and not transfer.warm:
                 # Not at once: an immediate retry is likely to fail again.
                 due = self._run.seconds + 1
-                c.transfers[g] = replace(transfer, due=due, failure=reason)
+                component.transfers[key_group] = replace(transfer, due=due, failure=reason)
         return self._advance_components()
 
     # Executors.
@@ -450,15 +464,15 @@ class MigrationProtocol:
         run.draining.discard(executor)
         run.copies.forget_executor(executor)
         run.lost.add(executor)
-        for c in self._components.values():
-            c.retired.pop(executor, None)
-            c.lanes.pop(executor, None)
-            c.withdraw(run, f"executor {executor} was lost", onto=executor)
-            c.end_indexing(executor=executor)
-            for g, transfer in list(c.transfers.items()):
+        for component in self._components.values():
+            component.retired.pop(executor, None)
+            component.lanes.pop(executor, None)
+            component.withdraw(run, f"executor {executor} was lost", onto=executor)
+            component.end_indexing(executor=executor)
+            for key_group, transfer in list(component.transfers.items()):
                 if transfer.destination == executor:
-                    del c.transfers[g]
-            relocate(c, run)
+                    del component.transfers[key_group]
+            relocate(component, run)
         return self._advance_components()
 
 

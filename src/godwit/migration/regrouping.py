@@ -64,13 +64,19 @@ def common_places(parts: Sequence[str], components: Mapping[str, ComponentView])
     """
     views = [components[name] for name in parts]
     first = views[0].assignment
-    places = {g: c.assignment.executor(g) for c in views for g in c.takes or ()}
+    places = {
+        key_group: component.assignment.executor(key_group)
+        for component in views
+        for key_group in component.takes or ()
+    }
     if not places:
         return first
     lanes = {
         executor: count
-        for c in views
-        for executor, count in zip(c.assignment.executors, c.assignment.lanes, strict=True)
+        for component in views
+        for executor, count in zip(
+            component.assignment.executors, component.assignment.lanes, strict=True
+        )
     }
     return with_newcomers(first, lanes).moved(places)
 
@@ -79,16 +85,16 @@ def moves_to_come(
     stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
     """Return component → moves to the executors of the components that it is merged with."""
-    present = dict(components)
+    views = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
         merged_views: dict[str, ComponentView] = {}
         for name, parts in stage.parts.items():
-            goal = common_places(parts, present)
+            common = common_places(parts, views)
             if len(parts) > 1:
-                moves |= {part: present[part].assignment.moves_to(goal) for part in parts}
-            merged_views[name] = replace(present[parts[0]], assignment=goal, takes=None)
-        present |= merged_views
+                moves |= {part: views[part].assignment.moves_to(common) for part in parts}
+            merged_views[name] = replace(views[parts[0]], assignment=common, takes=None)
+        views |= merged_views
     return {name: to_make for name, to_make in moves.items() if to_make}
 
 
@@ -155,8 +161,8 @@ def _merge_parts(
         ),
         lanes={key: lanes for part in reversed(parts) for key, lanes in part.lanes.items()},
         state_bytes=np.zeros_like(first.state_bytes),
-        load={g for part in parts for g in part.load},
-        whole={g for part in parts for g in part.whole},
+        load={key_group for part in parts for key_group in part.load},
+        whole={key_group for part in parts for key_group in part.whole},
         orphaned=any(part.orphaned for part in parts),
     )
     component.record_state_bytes(state_bytes)

@@ -48,12 +48,12 @@ def active_key_groups(
     Of the latter the other slot still takes rows of earlier panes. The first is ``None`` for a
     component without slots.
     """
-    own = pair_of(run, component.name)
-    if own is None:
+    pair_and_slot = pair_of(run, component.name)
+    if pair_and_slot is None:
         return None, frozenset()
-    pair, slot = own
+    pair, slot = pair_and_slot
     size = component.assignment.num_key_groups
-    takes = frozenset(g for g in range(size) if pair.is_active(slot, g))
+    takes = frozenset(key_group for key_group in range(size) if pair.is_active(slot, key_group))
     return takes, takes & pair.smooth
 
 
@@ -80,18 +80,20 @@ def instant_key_groups(
 
     Their standby slot is empty.
     """
-    both = _pair_and_other(component, components, run)
-    if both is None:
+    pair_and_slots = _pair_and_other(component, components, run)
+    if pair_and_slots is None:
         return frozenset()
-    pair, slot, other = both
+    pair, slot, other = pair_and_slots
     busy = other.suspended.keys() | other.transfers.keys() | other.waiting
     if other.migration is not None:
         busy |= other.migration.moves.keys()
     size, executor = component.assignment.num_key_groups, component.assignment.executor
     return frozenset(
-        g
-        for g in pair.empty[1 - slot] - busy
-        if g < size and pair.is_active(slot, g) and executor(g) not in run.draining
+        key_group
+        for key_group in pair.empty[1 - slot] - busy
+        if key_group < size
+        and pair.is_active(slot, key_group)
+        and executor(key_group) not in run.draining
     )
 
 
@@ -103,27 +105,35 @@ def activate_standby(
     if migration is None or not migration.strategy.activates_standby or migration.activated:
         return
     migration.activated = True
-    both = _pair_and_other(component, components, run)
-    if both is None:
+    pair_and_slots = _pair_and_other(component, components, run)
+    if pair_and_slots is None:
         return  # regrouped since the request: it migrates live
-    pair, slot, other = both
+    pair, slot, other = pair_and_slots
     activating = instant_key_groups(component, components, run)
-    places = {g: move.destination for g, move in migration.moves.items() if g in activating}
+    places = {
+        key_group: move.destination
+        for key_group, move in migration.moves.items()
+        if key_group in activating
+    }
     if not places:
         return
-    for g, destination in places.items():
-        del migration.moves[g]
-        pair.second ^= {g}
-        pair.smooth.discard(g)
+    for key_group, destination in places.items():
+        del migration.moves[key_group]
+        pair.second ^= {key_group}
+        pair.smooth.discard(key_group)
         if migration.strategy.is_smooth:
-            pair.smooth.add(g)
-        pair.empty[1 - slot].discard(g)
-        source = other.assignment.executor(g)
+            pair.smooth.add(key_group)
+        pair.empty[1 - slot].discard(key_group)
+        source = other.assignment.executor(key_group)
         if source != destination:
-            other.retired.setdefault(source, set()).add(g)
+            other.retired.setdefault(source, set()).add(key_group)
     migration.moved += len(places)
     migration.ends_after = run.horizon
-    lags = {g for g, to in places.items() if other.lag(run, g, to) > migration.bounds.max_lag}
+    lags = {
+        key_group
+        for key_group, destination_ in places.items()
+        if other.lag(run, key_group, destination_) > migration.bounds.max_lag
+    }
     other.switch_to(run, other.arranged(run, places))
     other.load = (other.load - places.keys()) | lags
     run.announce(events.KeyGroupsLoaded, other.name, lags)

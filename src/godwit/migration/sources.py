@@ -91,30 +91,34 @@ class Sources:
         `state_bytes`: key group → bytes of state. `dry_run`: only predict; nothing changes.
         """
         holders: dict[str, list[int]] = {}
-        for g in order.key_groups:
-            if copies.reach(order.component, order.executor, g) < 0:
-                holder = _best_holder(order, g, copies, assignment.executor(g))
+        for key_group in order.key_groups:
+            if copies.reach(order.component, order.executor, key_group) < 0:
+                holder = _best_holder(order, key_group, copies, assignment.executor(key_group))
                 if holder is not None:
-                    holders.setdefault(holder, []).append(g)
-        size = sum(state_bytes.get(g, 0) for key_groups in holders.values() for g in key_groups)
+                    holders.setdefault(holder, []).append(key_group)
+        size = sum(
+            state_bytes.get(key_group, 0)
+            for key_groups in holders.values()
+            for key_group in key_groups
+        )
         if not holders or self._source_setting is CopiesFrom.CHECKPOINT:
             return order
         if self._source_setting is CopiesFrom.PEERS:
-            peers, why = True, "by setting"
+            peers, reason = True, "by setting"
         elif size < _MIN_BYTES:
             return order
         else:
-            peers, why = self._are_peers_faster(dry_run=dry_run)
+            peers, reason = self._are_peers_faster(dry_run=dry_run)
         sent = tuple(
             PeerCopies(executor=name, key_groups=tuple(key_groups))
             for name, key_groups in sorted(holders.items())
         )
-        return replace(order, peers=sent if peers else (), why=why)
+        return replace(order, peers=sent if peers else (), why=reason)
 
     def record(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
         """Add deliveries to the measured throughput; a failed one counts its time only."""
         for delivery in deliveries:
-            size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
+            size = sum(state_bytes.get(key_group, 0) for key_group in delivery.key_groups)
             if size >= _MIN_BYTES:
                 rate = self._checkpoint if delivery.source is None else self._peers
                 rate.add(0 if delivery.failure else size, delivery.duration_ms / 1e3)
@@ -130,8 +134,8 @@ class Sources:
     ) -> tuple[CopyRoute, ...]:
         """Return the routes of copies if key groups moved now; `places`: key group → executor."""
         moving: dict[str, list[int]] = {}
-        for g, executor in places.items():
-            moving.setdefault(executor, []).append(g)
+        for key_group, executor in places.items():
+            moving.setdefault(executor, []).append(key_group)
         routes: list[CopyRoute] = []
         for executor, key_groups in sorted(moving.items()):
             order = self.choose(
@@ -153,27 +157,35 @@ class Sources:
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
         """Yield the routes of the copies of an order whose sources are chosen."""
-        present = [
-            g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
+        already_here = [
+            key_group
+            for key_group in order.key_groups
+            if copies.reach(order.component, order.executor, key_group) >= 0
         ]
-        sent = {g for peer in order.peers for g in peer.key_groups}
-        rest = [g for g in order.key_groups if g not in sent and g not in present]
+        sent = {key_group for peer in order.peers for key_group in peer.key_groups}
+        from_checkpoint = [
+            key_group
+            for key_group in order.key_groups
+            if key_group not in sent and key_group not in already_here
+        ]
         checkpoint, peers = self.bytes_per_s
         for source, key_groups, rate in (
             *((peer.executor, list(peer.key_groups), peers) for peer in order.peers),
-            (None, rest, checkpoint),
-            (order.executor, present, checkpoint),
+            (None, from_checkpoint, checkpoint),
+            (order.executor, already_here, checkpoint),
         ):
             if key_groups:
-                here = source == order.executor
+                is_local = source == order.executor
                 yield CopyRoute(
                     component=order.component,
                     source=source,
                     destination=order.executor,
                     key_groups=tuple(key_groups),
-                    size_bytes=0.0 if here else sum(state_bytes.get(g, 0) for g in key_groups),
+                    size_bytes=0.0
+                    if is_local
+                    else sum(state_bytes.get(key_group, 0) for key_group in key_groups),
                     bytes_per_s=rate,
-                    why="" if here else order.why,
+                    why="" if is_local else order.why,
                 )
 
     def _are_peers_faster(self, *, dry_run: bool) -> tuple[bool, str]:
@@ -231,7 +243,9 @@ class PeerLinks:
         """Add the transfers of an order; `state_bytes`: key group → bytes."""
         self._receiver_of_attempt[order.attempt] = order.executor
         self._remaining_bytes[order.attempt] = {
-            peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
+            peer.executor: {
+                key_group: max(state_bytes.get(key_group, 0), 1) for key_group in peer.key_groups
+            }
             for peer in order.peers
         }
 
@@ -244,18 +258,18 @@ class PeerLinks:
         if not remaining:
             return PeerCopies(executor="", key_groups=())
         busy = set(self._sender_of_attempt.values())
-        free = [source for source in remaining if source not in busy]
-        if not free:
+        idle_sources = [source for source in remaining if source not in busy]
+        if not idle_sources:
             return None
-        source, size = self._choose_sender(order, free)
-        waiting, chosen = remaining[source], dict[int, int]()
-        for g, size_bytes in sorted(waiting.items()):
+        source, size = self._choose_sender(order, idle_sources)
+        remaining_of_source, chosen = remaining[source], dict[int, int]()
+        for key_group, size_bytes in sorted(remaining_of_source.items()):
             if chosen and sum(chosen.values()) + size_bytes > size:
                 break
-            chosen[g] = size_bytes
-        for g in chosen:
-            del waiting[g]
-        if not waiting:
+            chosen[key_group] = size_bytes
+        for key_group in chosen:
+            del remaining_of_source[key_group]
+        if not remaining_of_source:
             del remaining[source]
         self._sender_of_attempt[order.attempt] = source
         return PeerCopies(executor=source, key_groups=tuple(chosen))

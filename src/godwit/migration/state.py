@@ -89,28 +89,33 @@ class ProtocolView:
     @property
     def waiting(self) -> bool:
         """True if rows wait for any key group."""
-        return any(c.waiting for c in self.components.values())
+        return any(component.waiting for component in self.components.values())
 
     @property
     def due(self) -> bool:
         """True if an epoch has work to do even without input."""
-        return not self.holds and any(c.settling or c.consume for c in self.components.values())
+        return not self.holds and any(
+            component.settling or component.consume for component in self.components.values()
+        )
 
     def owns_nothing(self, executor: str) -> bool:
         """Return true if an executor has no key groups, and none move to it."""
         return not any(
-            (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
-            or any(transfer.destination == executor for transfer in c.transfers)
-            or any(move.destination == executor for move in c.moves)
-            for c in self.components.values()
+            (
+                executor in component.assignment.executors
+                and len(component.assignment.key_groups(executor))
+            )
+            or any(transfer.destination == executor for transfer in component.transfers)
+            or any(move.destination == executor for move in component.moves)
+            for component in self.components.values()
         )
 
     @property
     def awaits(self) -> bool:
         """True if epochs are held or copies are awaited, so that time-outs must be checked."""
         return bool(self.holds) or any(
-            c.transfers or (c.moves and c.strategy is Strategy.ON_DEMAND)
-            for c in self.components.values()
+            component.transfers or (component.moves and component.strategy is Strategy.ON_DEMAND)
+            for component in self.components.values()
         )
 
 

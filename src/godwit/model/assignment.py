@@ -89,8 +89,8 @@ class Assignment:
         shown = ", ".join(
             f"{name}: {count}" for name, count in zip(self.executors[:8], owned, strict=False)
         )
-        more = f", and {len(self.executors) - 8} more" if len(self.executors) > 8 else ""
-        return f"<Assignment {self.version}: key groups of {shown}{more}>"
+        further = f", and {len(self.executors) - 8} more" if len(self.executors) > 8 else ""
+        return f"<Assignment {self.version}: key groups of {shown}{further}>"
 
     def __post_init__(self) -> None:
         if not self.executors:
@@ -334,9 +334,13 @@ class Assignment:
         (Move(key_group=0, source='1', destination='2', state_bytes=0),)
         """
         return tuple(
-            Move(key_group=g, source=self.executor(g), destination=target.executor(g))
-            for g in range(self.num_key_groups)
-            if self.executor(g) != target.executor(g)
+            Move(
+                key_group=key_group,
+                source=self.executor(key_group),
+                destination=target.executor(key_group),
+            )
+            for key_group in range(self.num_key_groups)
+            if self.executor(key_group) != target.executor(key_group)
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -412,14 +416,18 @@ def even_assignment(
     >>> gw.migration.even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
     [1, 3]
     """
-    places = [(e, lane) for e, n in enumerate(lanes) for lane in range(n)]
+    places = [
+        (executor, lane) for executor, num_lanes in enumerate(lanes) for lane in range(num_lanes)
+    ]
     # Round robin over executors before lanes, so that few key groups still use every executor.
     places.sort(key=lambda place: (place[1], place[0]))
-    dealt = [places[g % len(places)] for g in range(num_key_groups)] if places else []
+    place_of_key_group = (
+        [places[key_group % len(places)] for key_group in range(num_key_groups)] if places else []
+    )
     return Assignment(
         version=0,
         executors=tuple(executors),
         lanes=tuple(lanes),
-        executor_of=np.array([e for e, _ in dealt], np.int32),
-        lane_of=np.array([lane for _, lane in dealt], np.int32),
+        executor_of=np.array([executor for executor, _ in place_of_key_group], np.int32),
+        lane_of=np.array([lane for _, lane in place_of_key_group], np.int32),
     )

@@ -112,15 +112,20 @@ class LoadMeasured(Event):
 
     def _one_line_text(self) -> str:
         used = self.usage.get(self.bottleneck, 0.0)
-        named = self.held_up_by not in ("", "executors")
-        beside = f", {self.held_up:.0%} of the time for {self.held_up_by}" if named else ""
-        slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
+        is_held_up = self.held_up_by not in ("", "executors")
+        held_up_text = (
+            f", {self.held_up:.0%} of the time for {self.held_up_by}" if is_held_up else ""
+        )
+        slow_executors = ", ".join(
+            f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items()
+        )
         missing = f", {self.missing} of them without measurements" if self.missing else ""
         return (
             f"load over {self.period_s:.1f} s, {counted(self.epochs, 'epoch')}{missing}: "
             f"{self.arrival_per_s:.0f} rows/s arrive, "
-            f"{used:.0%} of {self.bottleneck} used{beside}, "
-            f"load distance {self.load_distance:.1%}" + (f", {slow}" if slow else "")
+            f"{used:.0%} of {self.bottleneck} used{held_up_text}, "
+            f"load distance {self.load_distance:.1%}"
+            + (f", {slow_executors}" if slow_executors else "")
         )
 
 

@@ -58,10 +58,10 @@ class Event:
 
     def __post_init__(self) -> None:
         # What libraries say when they fail may hold a password.
-        for f in fields(self):
-            value = getattr(self, f.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if (shown := hidden_values(value)) != value:
-                object.__setattr__(self, f.name, shown)
+                object.__setattr__(self, field.name, shown)
 
     def describe(self) -> str:
         """Return the event as one line of text for people, such as for a log.
@@ -107,14 +107,14 @@ def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:
     `kinds`: name → class of events.
     """
     kind = values.get("kind") if isinstance(values, dict) else None
-    known = kinds.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    event_class = kinds.get(kind) if isinstance(kind, str) else None
+    if event_class is None:
         raise _invalid_event(f"There is no event of kind {kind!r:.100}.", kind)
-    named = {name: value for name, value in values.items() if name != "kind"}
-    for name in named.keys() - {field.name for field in fields(known)}:
+    field_values = {name: value for name, value in values.items() if name != "kind"}
+    for name in field_values.keys() - {field.name for field in fields(event_class)}:
         raise _invalid_event(f"An event {kind} has no field {name!r:.100}.", kind)
     try:
-        event = msgspec.convert(named, known, strict=False)
+        event = msgspec.convert(field_values, event_class, strict=False)
     except (msgspec.ValidationError, OverflowError) as error:
         raise _invalid_event(
             f"These are not the values of an event {kind}: {error}.", kind

@@ -93,8 +93,8 @@ def no_such_attribute(instance: object, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     known = [known for known in dir(cls) if not known.startswith("_")]
-    ours = getattr(cls, "_MEANT", {}).get(name)
-    hint = f"Use {ours}. " if ours else did_you_mean(name, known)
+    our_name = getattr(cls, "_MEANT", {}).get(name)
+    hint = f"Use {our_name}. " if our_name else did_you_mean(name, known)
     raise NoSuchCallError(
         f"{cls.__name__} has no {name!r}.",
         remedy=f"{hint}It has {listing(known, limit=len(known))}.",
@@ -132,27 +132,40 @@ def _wrong_arguments(
     if name == "__init__":
         name = type(positional[0]).__name__
     parameters = inspect.signature(function).parameters
-    known = [p for p in parameters if p != "self"]
+    known = [parameter for parameter in parameters if parameter != "self"]
     unknown = [argument for argument in given if argument not in known]
     if unknown:
-        now = getattr(type(positional[0]), "_MEANT", {}).get(unknown[0]) if positional else None
-        meant = f"Use {now}. " if now in known else _suggest_settings(unknown[0], parameters)
+        current_name = (
+            getattr(type(positional[0]), "_MEANT", {}).get(unknown[0]) if positional else None
+        )
+        suggestion = (
+            f"Use {current_name}. "
+            if current_name in known
+            else _suggest_settings(unknown[0], parameters)
+        )
         if unknown[0] in _FORMER and _FORMER[unknown[0]].partition("=")[0] in known:
-            meant = f"Use {_FORMER[unknown[0]]}. "
-        meant = meant or _suggest_argument(unknown[0], known)
+            suggestion = f"Use {_FORMER[unknown[0]]}. "
+        suggestion = suggestion or _suggest_argument(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
-            remedy=f"{meant}It takes {listing(known, limit=len(known)) or 'no arguments'}.",
+            remedy=f"{suggestion}It takes {listing(known, limit=len(known)) or 'no arguments'}.",
         )
     problem = str(error).partition("() ")[2]
     remedy = f"It takes {listing(known) or 'no arguments'}."
-    by_name = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    by_name = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
     if "positional argument" in problem and "were given" in problem and by_name:
-        before = [p for p in known if parameters[p].kind in _BY_POSITION]
-        call = ", ".join([*before, f"{by_name[0]}=..."])
-        remedy = f"Give {'the others' if before else 'arguments'} by name, as in {name}({call}). "
+        positional_names = [
+            parameter for parameter in known if parameters[parameter].kind in _BY_POSITION
+        ]
+        call = ", ".join([*positional_names, f"{by_name[0]}=..."])
+        remedy = f"Give {'the others' if positional_names else 'arguments'} by name, "
+        remedy += f"as in {name}({call}). "
         remedy += f"{_OTHER_CALLS.get(name, '')}It takes {listing(known)}."
-        problem = f"takes {counted(len(before), 'argument')} by position, and "
+        problem = f"takes {counted(len(positional_names), 'argument')} by position, and "
         problem += f"{len(positional) - (len(parameters) - len(known))} were given"
     return WrongArgumentsError(f"{name}() {problem}.", remedy=remedy)
 
@@ -355,28 +368,28 @@ def function_failed(
     called_for = rows_of if key is None else f"key {key!r}"
     if not text:
         # No frame of the user's: the function ran, but returned something not iterable.
-        what = f"returned something that is not rows, for {called_for}: {error}"
+        problem = f"returned something that is not rows, for {called_for}: {error}"
         remedy = "Return a list of tuples or dicts, yield them, or return None."
         if _AWAITABLE.search(str(error)):
             remedy = AWAIT
     else:
-        what = f"raised {type(error).__qualname__} for {called_for}"
+        problem = f"raised {type(error).__qualname__} for {called_for}"
         if attempts > 1:
-            what += f", in the last of {attempts} attempts"
-        said, correct = str(error), "Correct the function."
+            problem += f", in the last of {attempts} attempts"
+        error_message, correction = str(error), "Correct the function."
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
-            said, correct = error.message, error.remedy or correct
+            error_message, correction = error.message, error.remedy or correction
         else:
-            correct += _advice_on_mistake(error, key) + passed_on_hint(function, error, called)
-        what += f": {said.removesuffix('.')}" if said else ""
-        remedy = f"{correct} Its traceback is:\n{text}"
+            correction += _advice_on_mistake(error, key) + passed_on_hint(function, error, called)
+        problem += f": {error_message.removesuffix('.')}" if error_message else ""
+        remedy = f"{correction} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):
             remedy = (
                 "To stop a query, call query.stop() where it was started; to skip the rest "
                 f"of a key's rows, return. The call came from:\n{text}"
             )
     return UserFunctionError(
-        f"Function {function_name(function)!r} of operator {operator!r} {what}.",
+        f"Function {function_name(function)!r} of operator {operator!r} {problem}.",
         remedy=remedy,
         operator=operator,
         **({} if key is None else {"key": key}),

@@ -362,15 +362,15 @@ class KeyGroupPairs:
 def _merge_rare(pairs: KeyGroupPairs) -> KeyGroupPairs:
     """Return the pairs with those below an eighth of a sender's rows merged into one, `OTHERS`."""
     sent = np.bincount(pairs.source, pairs.rows)
-    rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
-    if not rare.any():
+    is_rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
+    if not is_rare.any():
         return pairs
-    rest = rare | (pairs.target == OTHERS)
-    others = np.bincount(pairs.source[rest], pairs.rows[rest])
-    sources = np.unique(pairs.source[rest])
-    source = np.concatenate([pairs.source[~rest], sources])
-    target = np.concatenate([pairs.target[~rest], np.full(len(sources), OTHERS, np.int64)])
-    rows = np.concatenate([pairs.rows[~rest], others[sources]])
+    is_merged = is_rare | (pairs.target == OTHERS)
+    merged_rows = np.bincount(pairs.source[is_merged], pairs.rows[is_merged])
+    sources = np.unique(pairs.source[is_merged])
+    source = np.concatenate([pairs.source[~is_merged], sources])
+    target = np.concatenate([pairs.target[~is_merged], np.full(len(sources), OTHERS, np.int64)])
+    rows = np.concatenate([pairs.rows[~is_merged], merged_rows[sources]])
     order = np.lexsort((target, source))
     return KeyGroupPairs(source=source[order], target=target[order], rows=rows[order])
 
@@ -429,7 +429,7 @@ class OperatorWork:
 
 def summed(works: Iterable[KeyWork]) -> tuple[KeyWork, ...]:
     """Return the sum of the work of equal keys, one entry per key, the most work first."""
-    of_key: dict[int, KeyWork] = {}
+    work_of_key: dict[int, KeyWork] = {}
     for work in works:
-        of_key[work.hash] = of_key[work.hash] + work if work.hash in of_key else work
-    return tuple(sorted(of_key.values(), key=lambda work: (-work.total, work.hash)))
+        work_of_key[work.hash] = work_of_key[work.hash] + work if work.hash in work_of_key else work
+    return tuple(sorted(work_of_key.values(), key=lambda work: (-work.total, work.hash)))

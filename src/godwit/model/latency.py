@@ -117,9 +117,9 @@ class LatencyHistogram:
         return cls(buckets=buckets, counts=counts[buckets].astype(np.int64), **sums)
 
     @classmethod
-    def merged(cls, several: Iterable[LatencyHistogram]) -> Self:
+    def merged(cls, histograms: Iterable[LatencyHistogram]) -> Self:
         """Return the histogram of the rows of several histograms."""
-        parts = [part for part in several if part.rows]
+        parts = [part for part in histograms if part.rows]
         if not parts:
             return cls()
         if len(parts) == 1:

@@ -99,9 +99,9 @@ def local_path(location: str) -> str | None:
         location = unquote(local["path"])
     elif is_uri(location):
         return None
-    before, up, rest = f"{location}/".rpartition("/../")
-    if up:  # the parent of what a link leads to
-        location = f"{os.path.realpath(f'{before}/..')}/{rest}"
+    parent, has_parent, below = f"{location}/".rpartition("/../")
+    if has_parent:  # the parent of what a link leads to
+        location = f"{os.path.realpath(f'{parent}/..')}/{below}"
     path = os.path.abspath(location)  # noqa: PTH100 - Path would resolve links
     return re.sub("^//", "/", path)  # which POSIX leaves to systems, and Linux takes for one
 
@@ -140,19 +140,22 @@ def spelled_location(
     match = _URI.match(location)
     if match is None or not is_remote(location):
         return location
-    scheme, rest = match[1].lower(), location[match.end(1) :]
+    scheme, after_scheme = match[1].lower(), location[match.end(1) :]
     if scheme in schemes:
-        host, slash, path = rest.removeprefix("://").partition("/")
-        if slash and rest.startswith("://"):  # blanks and letters beyond ASCII as URIs write them
-            rest = f"://{host}/{quote(path, safe=_IN_URIS)}"
-        return f"{schemes[scheme]}{rest}"
+        host, slash, path = after_scheme.removeprefix("://").partition("/")
+        if slash and after_scheme.startswith(
+            "://"
+        ):  # blanks and letters beyond ASCII as URIs write them
+            after_scheme = f"://{host}/{quote(path, safe=_IN_URIS)}"
+        return f"{schemes[scheme]}{after_scheme}"
     from godwit.model.secrets import shown_uri  # noqa: PLC0415  it remembers secrets
 
     known = sorted(name for name, spelling in schemes.items() if name == spelling != "mock")
     raise error(
         f"Cannot open {shown_uri(location)}: its scheme {scheme!r} is of no file system that is "
         "known here.",
-        remedy=f"{_spelling_hint(scheme, rest)}Supported are local paths, and URIs that begin with "
+        remedy=f"{_spelling_hint(scheme, after_scheme)}Supported are local paths, "
+        "and URIs that begin with "
         f"{', '.join(f'{name}://' for name in known)}.",
     )
 

@@ -149,13 +149,13 @@ def no_such_name(
 
     `known`: its public names. `meant`: names of other libraries → what to use instead.
     """
-    said = f"module {module!r} has no attribute {name!r}"
+    problem = f"module {module!r} has no attribute {name!r}"
     if name.startswith("_"):
-        return AttributeError(said)
+        return AttributeError(problem)
     remedy = f"{did_you_mean(name, known)}There are {listing(known, limit=len(known))}."
     if name in meant:
         remedy = f"Use {meant[name].replace('{name}', name)}."
-    return NoSuchCallError(f"{said}.", remedy=remedy, call=name)
+    return NoSuchCallError(f"{problem}.", remedy=remedy, call=name)
 
 
 def lazily(

@@ -151,12 +151,12 @@ def member(
     known: Iterable[str],
     meant: Mapping[str, str],
     *,
-    own: Mapping[str, str] = MappingProxyType({}),
+    own_modules: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Return what a package has added to a module of users' calls, such as ``gw.sinks``.
 
-    `known`: public names that the module itself has. `meant`: see `no_such_name`. `own`: name →
-    module of this distribution that has it, also where no metadata are installed.
+    `known`: public names that the module itself has. `meant`: see `no_such_name`. `own_modules`:
+    name → module of this distribution that has it, also where no metadata are installed.
 
     Raises
     ------
@@ -166,10 +166,10 @@ def member(
         If there is no such name. The error suggests another; if the calls of this distribution are
         unknown, since it is not installed, the error says so.
     """
-    if name in own:
-        return in_district(own[name], name)
-    added = names(group)
-    if name in added or name in absent(group):
+    if name in own_modules:
+        return in_district(own_modules[name], name)
+    plugin_names = names(group)
+    if name in plugin_names or name in absent(group):
         return load(group, name)
     if not (name.startswith("_") or name in meant or _has_own(group)):
         raise NoSuchCallError(
@@ -179,7 +179,7 @@ def member(
             call=name,
         )
     calls = [call for call in known if call.islower()]
-    raise no_such_name(module, name, sorted([*calls, *added]), meant)
+    raise no_such_name(module, name, sorted([*calls, *plugin_names]), meant)
 
 
 def in_district(module: str, name: str) -> Any:

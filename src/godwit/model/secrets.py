@@ -53,8 +53,8 @@ class Secrets:
         user, query = _confidential_parts(uri)
         parts = [part for text in user for part in (text, *re.split(r"[:@/?#]", text))]
         secrets = cls(((uri, shown),), _each_once([*parts, *(value for _, value in query)]))
-        named = (value for name, value in query if _is_confidential(name))
-        _hide_from_now_on(secrets.whole, (*parts, *named))
+        confidential_values = (value for name, value in query if _is_confidential(name))
+        _hide_from_now_on(secrets.whole, (*parts, *confidential_values))
         return secrets
 
     @classmethod
@@ -96,10 +96,10 @@ def _hide_from_now_on(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]
     `whole`: pairs of a URI, and the URI without secrets. `parts`: passwords.
     """
     global _known
-    long = (part for part in parts if len(part) >= _MIN_LENGTH)
+    long_parts = (part for part in parts if len(part) >= _MIN_LENGTH)
     with _lock:
         _known = Secrets(
-            tuple(dict.fromkeys(_known.whole + whole)), _each_once((*_known.parts, *long))
+            tuple(dict.fromkeys(_known.whole + whole)), _each_once((*_known.parts, *long_parts))
         )
 
 

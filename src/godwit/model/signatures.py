@@ -107,7 +107,9 @@ def check_signature(
     arguments = re.findall(r"\w+", called.partition("(")[2])
     by_name = list(named)
     if by_name:
-        called = f"{called.removesuffix(')')}, {', '.join(f'{n}={n}' for n in by_name)})"
+        called = (
+            f"{called.removesuffix(')')}, {', '.join(f'{name_}={name_}' for name_ in by_name)})"
+        )
     signature = own_signature(function)
     if signature is None:
         return  # written in C, without a signature that could be looked at
@@ -125,9 +127,10 @@ def check_signature(
         ) from reason
     names = [parameter.name for parameter in positional_parameters(function, len(arguments))]
     if problem := _find_misplaced_argument(arguments, names[: len(arguments)], meant):
-        what, remedy = problem
+        problem_text, remedy = problem
         raise error(
-            f"{where}: {name!r} takes ({', '.join(names)}) and is called as {called}: {what}.",
+            f"{where}: {name!r} takes ({', '.join(names)}) and is called as {called}: "
+            f"{problem_text}.",
             remedy=remedy,
             **context,
         )
@@ -208,22 +211,26 @@ def _find_misplaced_argument(
     if "other" in arguments:
         return None  # two of a kind, in any order
     roles = tuple(_ROLE_OF.get(argument, "") for argument in arguments)
-    given = [_ROLE_OF.get(name.lstrip("_"), "") for name in names]
-    for place, (name, role) in enumerate(zip(names, given, strict=True)):
-        if not role or role == roles[place]:
+    given_roles = [_ROLE_OF.get(name.lstrip("_"), "") for name in names]
+    for position, (name, role) in enumerate(zip(names, given_roles, strict=True)):
+        if not role or role == roles[position]:
             continue
-        is_vague = name.lstrip("_") in _VAGUE or name in meant.get(arguments[place], ())
+        is_vague = name.lstrip("_") in _VAGUE or name in meant.get(arguments[position], ())
         if role not in roles:
             advice = _NEVER.get(roles, {}).get(role)
             if advice is not None and not is_vague and len(names) == len(roles):
-                return f"{name!r} would be the {arguments[place]}", advice
+                return f"{name!r} would be the {arguments[position]}", advice
             continue
-        right = roles.index(role)
-        if right >= len(given) or given[right] == role or (is_vague and not given[right]):
+        right_position = roles.index(role)
+        if (
+            right_position >= len(given_roles)
+            or given_roles[right_position] == role
+            or (is_vague and not given_roles[right_position])
+        ):
             continue
         return (
-            f"{name!r} would be the {arguments[place]}",
-            f"Put the parameters in order: ({', '.join(_in_order(roles, names, given))}).",
+            f"{name!r} would be the {arguments[position]}",
+            f"Put the parameters in order: ({', '.join(_in_order(roles, names, given_roles))}).",
         )
     return None
 

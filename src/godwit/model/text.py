@@ -71,8 +71,8 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
         return "no key groups"
     shown = ", ".join(map(str, key_groups[:limit]))
     noun = "key group" if len(key_groups) == 1 else "key groups"
-    more = f", … {len(key_groups)} in all" if len(key_groups) > limit else ""
-    return f"{noun} {shown}{more}"
+    total = f", … {len(key_groups)} in all" if len(key_groups) > limit else ""
+    return f"{noun} {shown}{total}"
 
 
 def printable(text: str) -> str:

@@ -84,7 +84,7 @@ class Slots:
         if newest > BEGINNING:
             over[switched] = grid.end_of(newest)
             later = int(grid.panes(np.array([newest]))[0]) + grid.width_us
-            since[[g for g in switched.tolist() if g in smooth]] = later
+            since[[key_group for key_group in switched.tolist() if key_group in smooth]] = later
         return Slots(active=active, since=since, over=over)
 
     def slot_of(

@@ -78,16 +78,18 @@ class AskedKeys:
 
     def begin_with(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> pa.RecordBatch:
         """Return the rows whose first key columns have these values, or begin with the last."""
-        for place, value in enumerate(values):
-            field = self.schema.field(place)
-            begins = place == len(values) - 1 and isinstance(value, str | bytes)
-            if begins and _takes_prefix(field.type, value):
-                mask = pc.starts_with(batch.column(place), value)
+        for position, value in enumerate(values):
+            field = self.schema.field(position)
+            is_prefix = position == len(values) - 1 and isinstance(value, str | bytes)
+            if is_prefix and _takes_prefix(field.type, value):
+                mask = pc.starts_with(batch.column(position), value)
             else:
                 schema = pa.schema([field])
-                wanted = pa.RecordBatch.from_arrays([self.array([value], field)], schema=schema)
-                own = pa.RecordBatch.from_arrays([batch.column(place)], schema=schema)
-                mask = pa.array(is_among(own, canonical_keys(wanted)))
+                wanted_value = pa.RecordBatch.from_arrays(
+                    [self.array([value], field)], schema=schema
+                )
+                stored_column = pa.RecordBatch.from_arrays([batch.column(position)], schema=schema)
+                mask = pa.array(is_among(stored_column, canonical_keys(wanted_value)))
             batch = batch.filter(mask)
         return batch
 

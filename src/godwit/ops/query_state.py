@@ -219,36 +219,37 @@ class QueryState:
                 remedy=f"Its key columns are {listing(keys)}.",
             )
         try:
-            known = table.select(keys).cast(self._keys)
+            row_keys = table.select(keys).cast(self._keys)
         except (pa.ArrowException, ValueError) as error:
             raise InvalidInputError(
                 f"Key columns of the rows to join do not fit the state of {self._what}: {error}.",
                 remedy=f"Cast them to {', '.join(f'{f.name} {f.type}' for f in self._keys)}.",
             ) from error
-        others = [name for name in table.column_names if name not in keys]
-        asked = canonical_keys(one_batch(known))
-        entries = self._look_up(pa.Table.from_batches([asked]))
-        clash = [name for name in others if name in entries.column_names]
-        if clash:
+        other_names = [name for name in table.column_names if name not in keys]
+        canonical_row_keys = canonical_keys(one_batch(row_keys))
+        entries = self._look_up(pa.Table.from_batches([canonical_row_keys]))
+        common_names = [name for name in other_names if name in entries.column_names]
+        if common_names:
             raise InvalidInputError(
-                f"The rows to join and the state of {self._what} both have {listing(clash)}.",
+                f"The rows to join and the state of {self._what} both have "
+                f"{listing(common_names)}.",
                 remedy="Rename the columns of the rows.",
             )
-        of_rows, of_entries = (
-            groups_of_keys(asked, one_batch(entries.select(keys)))
+        row_groups, entry_groups = (
+            groups_of_keys(canonical_row_keys, one_batch(entries.select(keys)))
             if keys
             else (np.zeros(table.num_rows, np.int64), np.zeros(entries.num_rows, np.int64))
         )
-        left, right = _pairs(of_rows, of_entries)
+        left, right = _pairs(row_groups, entry_groups)
         joined = table.take(pa.array(left))
         for name in keys:
             joined = joined.set_column(
                 joined.column_names.index(name),
                 self._keys.field(name),
-                known.column(name).take(left),
+                row_keys.column(name).take(left),
             )
-        rest = entries.drop_columns(keys).take(pa.array(right, mask=right < 0))
-        for field, column in zip(rest.schema, rest.columns, strict=True):
+        entry_columns = entries.drop_columns(keys).take(pa.array(right, mask=right < 0))
+        for field, column in zip(entry_columns.schema, entry_columns.columns, strict=True):
             joined = joined.append_column(field, column)
         return joined.replace_schema_metadata(entries.schema.metadata)
 
@@ -500,17 +501,19 @@ class _Copy:
 
     def missing(self, chains: Any, key_groups: npt.NDArray[np.int64]) -> _Missing:
         """Return what the checkpoint has beyond the copies; the caller holds the log's lock."""
-        wanted = key_group_mask(key_groups, self.local.num_key_groups)
+        needed = key_group_mask(key_groups, self.local.num_key_groups)
         floor = self.local.versions.copy()
-        segments, of_group = chains.segments_since(self.state, floor, wanted)
-        return _Missing(wanted=wanted, floor=floor, segments=segments, chains=of_group)
+        segments, chains_of_groups = chains.segments_since(self.state, floor, needed)
+        return _Missing(wanted=needed, floor=floor, segments=segments, chains=chains_of_groups)
 
     def apply(self, missing: _Missing) -> None:
         """Bring the copies forward."""
         chains, floor = missing.chains, missing.floor
         if not missing.segments and not chains:
             return
-        snapshots = {g: c.snapshot for g, c in chains.items() if c.snapshot is not None}
+        snapshots = {
+            key_group: c.snapshot for key_group, c in chains.items() if c.snapshot is not None
+        }
         floor[list(snapshots)] = -1
         catch_up_copies(
             self.local,
@@ -609,10 +612,12 @@ class _Opened:
         self, record: CommitRecord, keys: pa.RecordBatch, key_groups: npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
         """Return the entries of keys, which have one each; `key_groups`: of each."""
-        known, values = self._own.local.look_up(keys, key_groups)
-        some = pa.array(np.flatnonzero(known))
+        is_stored, values = self._own.local.look_up(keys, key_groups)
+        stored = pa.array(np.flatnonzero(is_stored))
         rows = StateRows(
-            hashes=np.zeros(len(some), np.int64), keys=keys.take(some), values=values.take(some)
+            hashes=np.zeros(len(stored), np.int64),
+            keys=keys.take(stored),
+            values=values.take(stored),
         )
         return self._shown(record, rows)
 
@@ -629,24 +634,26 @@ class _Opened:
         keys: pa.RecordBatch | None = None,
     ) -> pa.RecordBatch:
         """Return the entries in key groups: all, or those of keys; parts are put together."""
-        own, *others = self.copies.values()
-        rows = _rows_of(own.local.scan(key_groups).rows, keys)
-        if not others:
+        first_copy, *other_copies = self.copies.values()
+        rows = _rows_of(first_copy.local.scan(key_groups).rows, keys)
+        if not other_copies:
             return self._shown(record, rows)
-        (other,) = others
-        local, names = other.local, self.operator.keys.names
-        more = _rows_of(local.scan(self._key_groups_of(other, key_groups)).rows, keys)
+        (other_copy,) = other_copies
+        local, names = other_copy.local, self.operator.keys.names
+        other_rows = _rows_of(local.scan(self._key_groups_of(other_copy, key_groups)).rows, keys)
         count = self.log.chains.num_key_groups
         operator: Any = self.operator
         if isinstance(operator, ComputePart):
             slots = Slots.of(record.slots.get(operator.name, ()), count)
-            both = rows.followed_by(more)
-            slot = np.repeat(np.array([0, 1], np.int8), [len(rows.hashes), len(more.hashes)])
-            active = slots.active[key_groups_of(both.hashes, count)]
-            return self._shown(record, merge_slots(operator, both, slot, active))
-        homes = key_groups_of(hash_undivided(more.keys.select(names)), count)
-        more = more.take(np.flatnonzero(np.isin(homes, key_groups)))
-        return self._shown(record, merged_parts(operator, self.view.state.state, rows, more, count))
+            all_rows = rows.followed_by(other_rows)
+            slot = np.repeat(np.array([0, 1], np.int8), [len(rows.hashes), len(other_rows.hashes)])
+            active = slots.active[key_groups_of(all_rows.hashes, count)]
+            return self._shown(record, merge_slots(operator, all_rows, slot, active))
+        homes = key_groups_of(hash_undivided(other_rows.keys.select(names)), count)
+        other_rows = other_rows.take(np.flatnonzero(np.isin(homes, key_groups)))
+        return self._shown(
+            record, merged_parts(operator, self.view.state.state, rows, other_rows, count)
+        )
 
     def only(self, batch: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Return the shown entries of keys."""
@@ -687,25 +694,25 @@ def _catch_up_copies(
 
 
 def _missing(
-    asked: Sequence[tuple[QueryState, pa.RecordBatch | None]],
+    requests: Sequence[tuple[QueryState, pa.RecordBatch | None]],
 ) -> tuple[CommitRecord | None, list[tuple[_Copy, _Missing]]]:
     """Return the last commit record, and what the copies of states lack to its epoch."""
-    absent: set[int] = set()  # numbers of states that were opened, and have no entries
+    without_state: set[int] = set()  # numbers of states that were opened, and have no entries
     while True:
-        wanted = [state._wanted(keys) for state, keys in asked]  # noqa: SLF001
+        wanted_groups = [state._wanted(keys) for state, keys in requests]  # noqa: SLF001
         outdated: list[int] = []
         missing: list[tuple[_Copy, _Missing]] = []
-        log = asked[0][0]._run.epochs.log  # noqa: SLF001
+        log = requests[0][0]._run.epochs.log  # noqa: SLF001
         with log.lock:
             record = log.latest
-            for number, (state, _) in enumerate(asked):
+            for number, (state, _) in enumerate(requests):
                 opened = state._opened  # noqa: SLF001
-                if opened is None and number in absent:
+                if opened is None and number in without_state:
                     continue
                 if opened is None or opened.log is not log:
                     outdated.append(number)
                     continue
-                parts = opened.missing(wanted[number])
+                parts = opened.missing(wanted_groups[number])
                 missing += parts
                 # The layouts of one state are those of the flow versions that had written it.
                 if len(parts) == 1 and not parts[0][1].flows <= parts[0][0].layout.former.keys():
@@ -714,8 +721,8 @@ def _missing(
         if not outdated:
             return record, missing
         for number in outdated:
-            asked[number][0]._open()  # noqa: SLF001
-            absent.add(number)
+            requests[number][0]._open()  # noqa: SLF001
+            without_state.add(number)
 
 
 def _num_bytes(rows: StateRows) -> int:
@@ -732,21 +739,21 @@ def _rows_of(rows: StateRows, keys: pa.RecordBatch | None) -> StateRows:
 
 
 def _pairs(
-    of_rows: npt.NDArray[np.int64], of_entries: npt.NDArray[np.int64]
+    row_groups: npt.NDArray[np.int64], entry_groups: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return a left join of rows with entries by the numbers of their keys, as positions of both.
 
     The position of the entry is -1 for a row without any.
     """
-    order = np.argsort(of_entries, kind="stable")
-    counts = np.bincount(of_entries, minlength=int(of_rows.max(initial=-1)) + 1)
+    order = np.argsort(entry_groups, kind="stable")
+    counts = np.bincount(entry_groups, minlength=int(row_groups.max(initial=-1)) + 1)
     starts = np.cumsum(counts) - counts
-    sizes = np.maximum(counts[of_rows], 1)
-    left = np.repeat(np.arange(len(of_rows)), sizes)
-    nth = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sizes = np.maximum(counts[row_groups], 1)
+    left = np.repeat(np.arange(len(row_groups)), sizes)
+    match_number = np.arange(len(left)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     right = np.full(len(left), -1, np.int64)
-    has = counts[of_rows][left] > 0
-    right[has] = order[(starts[of_rows][left] + nth)[has]]
+    has_match = counts[row_groups][left] > 0
+    right[has_match] = order[(starts[row_groups][left] + match_number)[has_match]]
     return left, right
 
 

@@ -752,7 +752,7 @@ def _without_copies(state: RunState, component: str, key_groups: Any) -> RunStat
     if not gone & copies.keys():
         return state
     warming = dict(state.frame.warming)
-    warming[component] = {g: e for g, e in copies.items() if g not in gone}
+    warming[component] = {key_group: e for key_group, e in copies.items() if key_group not in gone}
     return replace(state, frame=replace(state.frame, warming=warming))
 
 

@@ -148,44 +148,49 @@ def view_of(log: CommitLog, operator: str, epoch: int | None, state: str | None)
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
     described = described_operator.states
-    which = _state_id(
+    state_id = _state_id(
         operator, state, [name for name in described if not _has_parts(described[name])]
     )
-    states = [which]
-    of_parts = part_state_of(which.state)
-    parts = [StateId(operator, of_parts)] if _has_parts(described.get(of_parts)) else []
+    states = [state_id]
+    part_state = part_state_of(state_id.state)
+    parts = [StateId(operator, part_state)] if _has_parts(described.get(part_state)) else []
     states += [
-        StateId(part, which.state)
+        StateId(part, state_id.state)
         for part in version.parts_of(operator)
-        if (own := version.operator(part)) is not None and own.kind == described_operator.kind
+        if (part_version := version.operator(part)) is not None
+        and part_version.kind == described_operator.kind
     ]
-    every = (chains.chain(s, g) for s in (*states, *parts) for g in range(chains.num_key_groups))
-    with_state = [chain for chain in every if chain.snapshot is not None or chain.segments]
+    all_chains = (
+        chains.chain(state_, key_group)
+        for state_ in (*states, *parts)
+        for key_group in range(chains.num_key_groups)
+    )
+    with_state = [chain for chain in all_chains if chain.snapshot is not None or chain.segments]
     if not with_state:
         raise NoStateError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has processed rows.",
         )
-    described_as, num_keys = described_operator.states[which.state], len(described_operator.keys)
+    described_as, num_keys = described_operator.states[state_id.state], len(described_operator.keys)
     entries = num_keys + len(described_as.entries)
     with reading_while_collected(storage):
-        present = {chain.state for chain in with_state}
-        layouts = _layouts_without_flow(log, chains, present - {*parts}, entries)
-        layouts |= _layouts_without_flow(log, chains, present & {*parts}, entries + 1)
+        states_with_entries = {chain.state for chain in with_state}
+        layouts = _layouts_without_flow(log, chains, states_with_entries - {*parts}, entries)
+        layouts |= _layouts_without_flow(log, chains, states_with_entries & {*parts}, entries + 1)
     stored = next(iter(layouts.values())).schema
     if parts and PART not in stored.keys.names:
-        none = pa.RecordBatch.from_pylist([], schema=stored.keys)
-        stored = StateSchema(with_null_part(none, num_keys).schema, stored.values)
-    show = _Shown.of(described_as, stored, num_keys + len(parts))
-    live = _live_panes(log, chains.epoch, which, described_as, num_keys)
+        no_keys = pa.RecordBatch.from_pylist([], schema=stored.keys)
+        stored = StateSchema(with_null_part(no_keys, num_keys).schema, stored.values)
+    shown = _Shown.of(described_as, stored, num_keys + len(parts))
+    live = _live_panes(log, chains.epoch, state_id, described_as, num_keys)
     return StateReader(
         storage=storage,
-        state=which,
+        state=state_id,
         chains=tuple(with_state),
         layouts=layouts,
         live=live,
         described=described_as,
-        shown=show,
+        shown=shown,
         num_keys=num_keys,
         in_parts=bool(parts),
     )
@@ -236,9 +241,9 @@ def _layouts_without_flow(
     keys: pa.Schema = pa.schema([])
     fields: dict[str, pa.Field] = {}
     for _, described, columns in sorted(schemas, key=lambda written: -written[0]):
-        split = 1 + num_keys
-        keys = pa.schema(list(columns)[1:split])
-        for field in list(columns)[split : split + len(described.description.columns)]:
+        first_value = 1 + num_keys
+        keys = pa.schema(list(columns)[1:first_value])
+        for field in list(columns)[first_value : first_value + len(described.description.columns)]:
             if field.name in described.live:
                 fields.setdefault(field.name, field)
     schema = StateSchema(keys, pa.schema(fields.values()))
@@ -251,10 +256,10 @@ def _layouts_without_flow(
                     columns=described.description.columns,
                     upgrade=ColumnsByName(schema=schema.values, live=described.live),
                 )
-                for flow, described in of_state.items()
+                for flow, described in descriptions.items()
             },
         )
-        for state, of_state in written.items()
+        for state, descriptions in written.items()
     }
 
 
@@ -301,19 +306,25 @@ class _Shown:
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
         is_map = page is not None and len(described_as.entries) > 1
         visible = visible_names(stored.keys.names)
-        hidden = [i for i, name in enumerate(stored.keys.names) if name not in visible]
+        hidden = [
+            position for position, name in enumerate(stored.keys.names) if name not in visible
+        ]
         if is_map and page is not None:
             hidden.append(page)
-        keys = [_shown_name(f, stored) for i, f in enumerate(stored.keys) if i not in hidden]
+        keys = [
+            _shown_name(field_, stored)
+            for position, field_ in enumerate(stored.keys)
+            if position not in hidden
+        ]
         values = [
             _shown_name(field, stored) for field in stored.values if not field.name.startswith(HIGH)
         ]
         if readable or timers:
-            none = pa.RecordBatch.from_arrays(
-                [pa.array([], f.type) for f in stored.values], schema=stored.values
+            no_rows = pa.RecordBatch.from_arrays(
+                [pa.array([], field_.type) for field_ in stored.values], schema=stored.values
             )
-            first = [] if timers else [pa.field(stored.values[0].name, pa.string())]
-            values = [*first, *(field for field, _ in columns_beside_state(none))]
+            value_fields = [] if timers else [pa.field(stored.values[0].name, pa.string())]
+            values = [*value_fields, *(field for field, _ in columns_beside_state(no_rows))]
         return cls(
             schema=pa.schema([pa.field("key_group", pa.int32()), *keys, *values]),
             readable=readable,

@@ -86,10 +86,12 @@ def require_load(values: FloatArray, name: str) -> None:
 
 def require_index(values: IndexArray, count: int, name: str, what: str) -> None:
     """Raise `InvalidProblemError` if a number is not below `count`; `what`: name of the things."""
-    bad = (values < 0) | (values >= count)
-    if bad.any():
-        k = int(bad.argmax())
-        raise wrong_value(f"{name}[{k}]", int(values[k]), f"{what} are numbered 0 to {count - 1}")
+    out_of_range = (values < 0) | (values >= count)
+    if out_of_range.any():
+        first = int(out_of_range.argmax())
+        raise wrong_value(
+            f"{name}[{first}]", int(values[first]), f"{what} are numbered 0 to {count - 1}"
+        )
 
 
 def is_contiguous(current: IntArray, n: int) -> bool:

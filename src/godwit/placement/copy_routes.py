@@ -119,7 +119,7 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
     >>> [(p.size_bytes, [x.move.key_group for x in p.pieces]) for p in transfer_phases(ring)]
     [(10, [0, 1]), (10, [2])]
     """
-    of_pair: dict[tuple[str, str], list[int]] = {}
+    moves_of_pair: dict[tuple[str, str], list[int]] = {}
     for index, move in enumerate(moves):
         if move.source == move.destination:
             raise InvalidPlanError(
@@ -127,27 +127,34 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
                 remedy="Leave key groups that stay out of the plan.",
                 key_group=move.key_group,
             )
-        of_pair.setdefault((move.source, move.destination), []).append(index)
+        moves_of_pair.setdefault((move.source, move.destination), []).append(index)
     sizes = [_size_of(move) for move in moves]
-    pairs = {pair: sum(sizes[index] for index in own) for pair, own in of_pair.items()}
-    phases = sorted(_matchings(pairs), key=lambda phase: min(of_pair[pair][0] for pair in phase[1]))
+    pairs = {
+        pair: sum(sizes[index] for index in indices) for pair, indices in moves_of_pair.items()
+    }
+    phases = sorted(
+        _matchings(pairs), key=lambda phase: min(moves_of_pair[pair][0] for pair in phase[1])
+    )
     ordered = []
     for size, chosen in phases:
-        cut: list[tuple[int, int]] = []
+        pieces: list[tuple[int, int]] = []
         for pair in chosen:
-            room, waiting = size, of_pair[pair]
-            while room and waiting:
-                index = waiting[0]
-                sent = min(room, sizes[index])
-                sizes[index] -= sent
-                room -= sent
-                cut.append((index, sent))
+            room, remaining_moves = size, moves_of_pair[pair]
+            while room and remaining_moves:
+                index = remaining_moves[0]
+                num_bytes = min(room, sizes[index])
+                sizes[index] -= num_bytes
+                room -= num_bytes
+                pieces.append((index, num_bytes))
                 if not sizes[index]:
-                    waiting.pop(0)
+                    remaining_moves.pop(0)
         ordered.append(
             TransferPhase(
                 size_bytes=size,
-                pieces=tuple(Piece(move=moves[i], size_bytes=n) for i, n in sorted(cut)),
+                pieces=tuple(
+                    Piece(move=moves[move_index], size_bytes=piece_bytes)
+                    for move_index, piece_bytes in sorted(pieces)
+                ),
             )
         )
     return tuple(ordered)
@@ -210,23 +217,23 @@ def _match_all_rows(edges: npt.NDArray[np.bool_], matched: npt.NDArray[np.int64]
     `edges`: the matches allowed. Rows without a column are matched along alternating paths, one
     after the other (Kuhn); an incomplete matching stays in `matched`.
     """
-    row_of = np.full(len(matched), -1, np.int64)
-    taken = np.flatnonzero(matched >= 0)
-    row_of[matched[taken]] = taken
+    row_of_column = np.full(len(matched), -1, np.int64)
+    matched_rows = np.flatnonzero(matched >= 0)
+    row_of_column[matched[matched_rows]] = matched_rows
     for start in np.flatnonzero(matched < 0).tolist():
         reached_from = np.full(len(matched), -1, np.int64)  # column → the row that it came from
         queue, end = [start], -1
         while queue and end < 0:
             row = queue.pop()
-            new = np.flatnonzero(edges[row] & (reached_from < 0))
-            reached_from[new] = row
-            free = new[row_of[new] < 0]
-            if free.size:
-                end = int(free[0])
-            queue.extend(row_of[new].tolist())
+            new_columns = np.flatnonzero(edges[row] & (reached_from < 0))
+            reached_from[new_columns] = row
+            unmatched_columns = new_columns[row_of_column[new_columns] < 0]
+            if unmatched_columns.size:
+                end = int(unmatched_columns[0])
+            queue.extend(row_of_column[new_columns].tolist())
         if end < 0:
             return False
         while end >= 0:  # the columns along the path move up by one row
             row = int(reached_from[end])
-            row_of[end], matched[row], end = row, end, int(matched[row])
+            row_of_column[end], matched[row], end = row, end, int(matched[row])
     return True

@@ -43,12 +43,12 @@ def too_few_key_groups(
     if num_key_groups >= limit:
         return None
     if num_key_groups < MIN_PER_LANE * num_lanes:
-        wanted, each = GOOD_PER_LANE * num_lanes, num_key_groups / num_lanes
-        reason = f"{num_lanes} lanes have {each:.1f} key groups each, fewer than {MIN_PER_LANE}"
+        needed, per_lane = GOOD_PER_LANE * num_lanes, num_key_groups / num_lanes
+        reason = f"{num_lanes} lanes have {per_lane:.1f} key groups each, fewer than {MIN_PER_LANE}"
     elif max_load > MAX_LOAD:
-        wanted = int(num_key_groups * 4 * max_load)
+        needed = int(num_key_groups * 4 * max_load)
         reason = f"one key group needs {max_load:.1f} times the time of a lane"
     else:
         return None
-    suggested = 1 << max(wanted - 1, 1).bit_length()
+    suggested = 1 << max(needed - 1, 1).bit_length()
     return TooFewKeyGroups(reason=reason, suggested=min(suggested, limit))

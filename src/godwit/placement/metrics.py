@@ -152,13 +152,21 @@ class SplitKeys:
             problem.traffic.target,
             problem.traffic.rate,
         )
-        together = np.zeros(len(rate))
-        for sends, sent in ((self.first, self.share), (self.second, 1 - self.share)):
-            for gets, got in ((self.first, self.share), (self.second, 1 - self.share)):
-                same = sends[source] == gets[target]
-                together += np.where(same, sent[source] * got[target], 0.0)
+        collocated_share = np.zeros(len(rate))
+        for source_executor, source_share in (
+            (self.first, self.share),
+            (self.second, 1 - self.share),
+        ):
+            for target_executor, target_share in (
+                (self.first, self.share),
+                (self.second, 1 - self.share),
+            ):
+                is_same_executor = source_executor[source] == target_executor[target]
+                collocated_share += np.where(
+                    is_same_executor, source_share[source] * target_share[target], 0.0
+                )
         total = float(rate.sum())
-        return float((rate * together).sum()) / total if total else 0.0
+        return float((rate * collocated_share).sum()) / total if total else 0.0
 
 
 def wanted_executors(total_load: float, low: float, high: float) -> int:

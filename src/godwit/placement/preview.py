@@ -213,7 +213,7 @@ def preview(
 
 def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
     """Return lines of text that say where copies come from, one for each source and reason."""
-    ways: dict[str, list[CopyRoute]] = {}
+    routes_by_way: dict[str, list[CopyRoute]] = {}
     for route in routes:
         if route.source == route.destination:
             way = "there already, to be brought forward from the checkpoint"
@@ -222,11 +222,11 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
             rate = route.bytes_per_s
             way += f" at {human_bytes(rate)}/s (measured)" if rate else " (never measured)"
             way += f": {route.why}" if route.why else ""
-        ways.setdefault(way, []).append(route)
+        routes_by_way.setdefault(way, []).append(route)
     return [
-        f"copies of {sum(len(r.key_groups) for r in copied)} key groups, "
-        f"{human_bytes(sum(r.size_bytes for r in copied))}, {way}"
-        for way, copied in ways.items()
+        f"copies of {sum(len(route_.key_groups) for route_ in copied)} key groups, "
+        f"{human_bytes(sum(route_.size_bytes for route_ in copied))}, {way}"
+        for way, copied in routes_by_way.items()
     ]
 
 

@@ -283,28 +283,32 @@ class Problem:
         """Check the fields about executors, and make their arrays read-only."""
         set_field(self, "executors", tuple(self.executors))
         set_field(self, "resources", tuple(self.resources))
-        n, r = len(self.executors), len(self.resources)
-        if n == 0:
+        num_executors, num_resources = len(self.executors), len(self.resources)
+        if num_executors == 0:
             raise wrong_value("executors", (), "name at least one")
-        if len(set(self.executors)) != n:
+        if len(set(self.executors)) != num_executors:
             duplicate = next(e for e in self.executors if self.executors.count(e) > 1)
             raise wrong_value("executors", duplicate, "name every executor once")
-        if r == 0 or len(set(self.resources)) != r:
+        if num_resources == 0 or len(set(self.resources)) != num_resources:
             raise wrong_value("resources", self.resources, "name at least one, each once")
         if np.ndim(self.capacity) == 1 and np.size(self.capacity):
-            set_field(self, "capacity", np.repeat(np.asarray(self.capacity)[:, None], r, axis=1))
-        freeze_array(self, "capacity", np.float64, shape=(n, r), default=1)
-        bad = ~((self.capacity > 0) & np.isfinite(self.capacity))
-        if bad.any():
-            i = int(np.flatnonzero(bad.any(axis=1))[0])
-            raise wrong_value(
-                f"capacity[{i}]", self.capacity[i].tolist(), "give finite numbers above 0"
+            set_field(
+                self,
+                "capacity",
+                np.repeat(np.asarray(self.capacity)[:, None], num_resources, axis=1),
             )
-        freeze_array(self, "cores", np.int32, shape=(n,), default=1)
+        freeze_array(self, "capacity", np.float64, shape=(num_executors, num_resources), default=1)
+        is_invalid = ~((self.capacity > 0) & np.isfinite(self.capacity))
+        if is_invalid.any():
+            index = int(np.flatnonzero(is_invalid.any(axis=1))[0])
+            raise wrong_value(
+                f"capacity[{index}]", self.capacity[index].tolist(), "give finite numbers above 0"
+            )
+        freeze_array(self, "cores", np.int32, shape=(num_executors,), default=1)
         if (self.cores < 1).any():
-            i = int((self.cores < 1).argmax())
-            raise wrong_value(f"cores[{i}]", int(self.cores[i]), "give at least 1")
-        freeze_array(self, "draining", np.bool_, shape=(n,), default=0)
+            index = int((self.cores < 1).argmax())
+            raise wrong_value(f"cores[{index}]", int(self.cores[index]), "give at least 1")
+        freeze_array(self, "draining", np.bool_, shape=(num_executors,), default=0)
         if self.draining.all():
             raise wrong_value(
                 "draining", "all executors", "leave at least one to take the key groups"
@@ -312,18 +316,22 @@ class Problem:
 
     def _check_key_groups(self) -> None:
         """Check the fields about key groups, and make their arrays read-only."""
-        m, n, r = len(self.current), len(self.executors), len(self.resources)
-        if m == 0:
+        num_key_groups, num_executors, num_resources = (
+            len(self.current),
+            len(self.executors),
+            len(self.resources),
+        )
+        if num_key_groups == 0:
             raise wrong_value("current", [], "there must be at least one key group")
-        freeze_array(self, "current", np.int32, shape=(m,))
-        require_index(self.current, n, "current", "executors")
-        if np.ndim(self.load) == 1 and r == 1:
+        freeze_array(self, "current", np.int32, shape=(num_key_groups,))
+        require_index(self.current, num_executors, "current", "executors")
+        if np.ndim(self.load) == 1 and num_resources == 1:
             set_field(self, "load", np.asarray(self.load)[:, None])
-        freeze_array(self, "load", np.float64, shape=(m, r))
+        freeze_array(self, "load", np.float64, shape=(num_key_groups, num_resources))
         require_load(self.load, "load")
-        freeze_array(self, "state_bytes", np.float64, shape=(m,))
+        freeze_array(self, "state_bytes", np.float64, shape=(num_key_groups,))
         require_load(self.state_bytes, "state_bytes")
-        if self.intervals and not is_contiguous(self.current, n):
+        if self.intervals and not is_contiguous(self.current, num_executors):
             raise wrong_value(
                 "intervals",
                 True,
@@ -333,31 +341,35 @@ class Problem:
 
     def _check_relations(self) -> None:
         """Check operators, their links, traffic and history, and make their arrays read-only."""
-        m = self.num_key_groups
+        num_key_groups = self.num_key_groups
         set_field(self, "operators", tuple(self.operators))
-        freeze_array(self, "operator_of", np.int32, shape=(m,), default=0)
+        freeze_array(self, "operator_of", np.int32, shape=(num_key_groups,), default=0)
         require_index(self.operator_of, len(self.operators), "operator_of", "operators")
         pairs = []
-        for i, pair in enumerate(self.downstream):
+        for number, pair in enumerate(self.downstream):
             ends = tuple(pair) if isinstance(pair, tuple | list) else ()
             if not (
                 len(ends) == 2
-                and all(0 <= o < len(self.operators) for o in ends)
+                and all(0 <= operator < len(self.operators) for operator in ends)
                 and ends[0] != ends[1]
             ):
                 raise wrong_value(
-                    f"downstream[{i}]", pair, "give pairs of two different operators' indices"
+                    f"downstream[{number}]", pair, "give pairs of two different operators' indices"
                 )
             pairs.append((int(ends[0]), int(ends[1])))
         set_field(self, "downstream", tuple(pairs))
         for name in ("source", "target"):
-            require_index(getattr(self.traffic, name), m, f"traffic.{name}", "key groups")
+            require_index(
+                getattr(self.traffic, name), num_key_groups, f"traffic.{name}", "key groups"
+            )
         if np.size(self.history) == 0:
-            set_field(self, "history", np.empty((0, m)))
+            set_field(self, "history", np.empty((0, num_key_groups)))
         freeze_array(self, "history", np.float64, ndim=2)
-        if self.history.shape[1] != m:
+        if self.history.shape[1] != num_key_groups:
             raise wrong_value(
-                "history", f"shape {self.history.shape}", f"give {m} loads in every window"
+                "history",
+                f"shape {self.history.shape}",
+                f"give {num_key_groups} loads in every window",
             )
         require_load(self.history, "history")
         if not 0 <= self.seconds_per_byte < np.inf:
@@ -405,24 +417,28 @@ def joint_problem(
     of executors.
     """
     lanes: dict[str, int] = {}
-    first: dict[str, int] = {}
+    first_key_group: dict[str, int] = {}
     count = 0
     for name, facts in components.items():
-        first[name] = count
+        first_key_group[name] = count
         count += facts.assignment.num_key_groups
-        for executor, width in zip(facts.assignment.executors, facts.assignment.lanes, strict=True):
-            lanes[executor] = max(lanes.get(executor, 0), width)
+        for executor, num_lanes in zip(
+            facts.assignment.executors, facts.assignment.lanes, strict=True
+        ):
+            lanes[executor] = max(lanes.get(executor, 0), num_lanes)
     executors = sorted(lanes, key=lambda name: (len(name), name))
-    index = {name: i for i, name in enumerate(executors)}
+    index = {name: number for number, name in enumerate(executors)}
     current = [
-        np.array([index[e] for e in facts.assignment.executors], np.int32)[
+        np.array([index[executor_] for executor_ in facts.assignment.executors], np.int32)[
             facts.assignment.executor_of
         ]
         for facts in components.values()
     ]
     history = np.hstack([facts.load for facts in components.values()])
     known_pairs = {
-        between: rows.known for between, rows in pairs.items() if set(between) <= first.keys()
+        between: rows.known
+        for between, rows in pairs.items()
+        if set(between) <= first_key_group.keys()
     }
     names = list(components)
     cores = np.array([lanes[name] for name in executors], np.int32)
@@ -437,10 +453,18 @@ def joint_problem(
         limits=limits or Limits(),
         traffic=Traffic(
             source=_concatenate(
-                [f.source + first[up] for (up, _), f in known_pairs.items()], np.int32
+                [
+                    known_pair.source + first_key_group[sender]
+                    for (sender, _), known_pair in known_pairs.items()
+                ],
+                np.int32,
             ),
             target=_concatenate(
-                [f.target + first[down] for (_, down), f in known_pairs.items()], np.int32
+                [
+                    known_pair.target + first_key_group[receiver]
+                    for (_, receiver), known_pair in known_pairs.items()
+                ],
+                np.int32,
             ),
             rate=_concatenate([pair.rows for pair in known_pairs.values()], np.float64),
         ),
@@ -449,7 +473,9 @@ def joint_problem(
             np.arange(len(names), dtype=np.int32),
             [facts.assignment.num_key_groups for facts in components.values()],
         ),
-        downstream=tuple((names.index(up), names.index(down)) for up, down in known_pairs),
+        downstream=tuple(
+            (names.index(sender), names.index(receiver)) for sender, receiver in known_pairs
+        ),
         history=history if len(history) else np.empty((0, 0)),
     )
 

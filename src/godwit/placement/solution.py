@@ -70,24 +70,31 @@ def move_order(
     moved = np.flatnonzero(after != current)
     relief = load[moved] / np.maximum(state_bytes[moved], 1.0)
     queues: dict[int, list[int]] = {}
-    for k in moved[np.lexsort((moved, -relief))][::-1].tolist():
-        queues.setdefault(int(current[k]), []).append(k)
+    for key_group in moved[np.lexsort((moved, -relief))][::-1].tolist():
+        queues.setdefault(int(current[key_group]), []).append(key_group)
     loads = np.bincount(current, weights=load, minlength=len(speed)).tolist()
-    heap = [(bool(draining[e]), -loads[e] / speed[e], e) for e in queues]
+    heap = [
+        (bool(draining[executor]), -loads[executor] / speed[executor], executor)
+        for executor in queues
+    ]
     heapq.heapify(heap)
     order = []
     while heap:
-        _, negative_index, e = heapq.heappop(heap)
-        if not queues[e] or -loads[e] / speed[e] != negative_index:
+        _, negative_load, executor = heapq.heappop(heap)
+        if not queues[executor] or -loads[executor] / speed[executor] != negative_load:
             continue  # it was pushed again when its load changed
-        k = queues[e].pop()
-        order.append(k)
-        destination, weight = int(after[k]), float(load[k])
-        loads[e] -= weight
+        key_group = queues[executor].pop()
+        order.append(key_group)
+        destination, weight = int(after[key_group]), float(load[key_group])
+        loads[executor] -= weight
         loads[destination] += weight
-        for changed in (e, destination):
-            if queues.get(changed):
-                entry = (bool(draining[changed]), -loads[changed] / speed[changed], changed)
+        for touched_executor in (executor, destination):
+            if queues.get(touched_executor):
+                entry = (
+                    bool(draining[touched_executor]),
+                    -loads[touched_executor] / speed[touched_executor],
+                    touched_executor,
+                )
                 heapq.heappush(heap, entry)
     return np.asarray(order, np.int32)
 
@@ -247,18 +254,19 @@ RELATIVE_TOLERANCE = 1e-9
 
 def illegalities(problem: Problem, assignment: IntArray) -> list[str]:
     """Return the reasons why an assignment cannot be carried out, as sentences; empty if it can."""
-    m, n = problem.num_key_groups, problem.num_executors
-    if assignment.shape != (m,):
-        return [f"the assignment has shape {assignment.shape}, not ({m},)"]
-    outside = (assignment < 0) | (assignment >= n)
-    if outside.any():
-        k = int(outside.argmax())
-        return [f"key group {k} is on executor {int(assignment[k])}, but there are {n}"]
-    onto = problem.draining[assignment] & (assignment != problem.current)
-    if onto.any():
-        k = int(onto.argmax())
-        name = problem.executors[assignment[k]]
-        return [f"key group {k} moves onto executor {name}, which is draining"]
+    num_key_groups, num_executors = problem.num_key_groups, problem.num_executors
+    if assignment.shape != (num_key_groups,):
+        return [f"the assignment has shape {assignment.shape}, not ({num_key_groups},)"]
+    out_of_range = (assignment < 0) | (assignment >= num_executors)
+    if out_of_range.any():
+        key_group = int(out_of_range.argmax())
+        executor = int(assignment[key_group])
+        return [f"key group {key_group} is on executor {executor}, but there are {num_executors}"]
+    moves_onto_draining = problem.draining[assignment] & (assignment != problem.current)
+    if moves_onto_draining.any():
+        key_group = int(moves_onto_draining.argmax())
+        name = problem.executors[assignment[key_group]]
+        return [f"key group {key_group} moves onto executor {name}, which is draining"]
     return []
 
 
@@ -496,8 +504,11 @@ def executable_plans(solution: Solution) -> dict[str, ExecutablePlan]:
     problem, joint = solution.problem, executable_plan(solution)
     parts: dict[str, ExecutablePlan] = {}
     for number, name in enumerate(problem.operators):
-        own = np.flatnonzero(problem.operator_of == number)
-        position = {int(g): i for i, g in enumerate(own.tolist())}
+        operator_key_groups = np.flatnonzero(problem.operator_of == number)
+        position = {
+            int(key_group): number_
+            for number_, key_group in enumerate(operator_key_groups.tolist())
+        }
         moves = tuple(
             replace(move, key_group=position[move.key_group])
             for move in joint.moves

@@ -100,13 +100,14 @@ def check_sign(stream: StreamNode, schema: pa.Schema, origin: str, where: str) -
     kind = kind_of(stream)
     if kind == "rows" or (CHANGE.name in schema.names and schema.field(CHANGE.name) == CHANGE):
         return
-    given = (
+    found_text = (
         f"its type is {schema.field(CHANGE.name).type}, not {CHANGE.type}"
         if CHANGE.name in schema.names
         else f"its columns are {listing(schema.names)}"
     )
     raise InvalidFlowError(
-        f"{where} reads {_NAMES[kind]} of {origin}, which need a column {CHANGE.name!r}: {given}.",
+        f"{where} reads {_NAMES[kind]} of {origin}, which need a column {CHANGE.name!r}: "
+        f"{found_text}.",
         remedy=f"Leave the column in the maps as it is; in your own changes, {CHANGE.name!r} is a "
         "tinyint (int8), 1 for an inserted row and -1 for a deleted one.",
         column=CHANGE.name,

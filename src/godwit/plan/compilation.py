@@ -302,13 +302,13 @@ class Compilation:
         for sink in self.flow.sinks:
             schema, origin = self.columns.of(sink.upstream)
             check_sign(sink.upstream, schema, origin, f"Sink {sink.name!r}")
-            of_table = table_keys(sink.upstream)
+            key_names = table_keys(sink.upstream)
             (branch,) = branches_of(sink.upstream)
             feed = branch.feed
             assert not isinstance(feed, SourceNode)  # Flow.sink refuses such a stream
             # What such operators emit are rows, which their keys do not tell apart.
-            rows = isinstance(feed, DropDuplicatesNode | JoinNode | PassNode)
-            complete_key = not rows and set(feed.keys) <= set(schema.names)
+            emits_rows = isinstance(feed, DropDuplicatesNode | JoinNode | PassNode)
+            complete_key = not emits_rows and set(feed.keys) <= set(schema.names)
             yield SinkOutput(
                 name=sink.name,
                 operator=feed.name,
@@ -323,7 +323,7 @@ class Compilation:
                 sink=sink.sink,
                 formerly=sink.formerly,
                 kind=kind_of(sink.upstream),
-                table_keys=of_table if set(of_table) <= set(schema.names) else (),
+                table_keys=key_names if set(key_names) <= set(schema.names) else (),
             )
             yield from self.rejects_of(sink.name, feed.name, sink.sink)
         for node in self.flow.operators:
@@ -349,9 +349,9 @@ class Compilation:
                 yield from self.rejects_of(name, node.name, node.late)
 
         yield from self.error_outputs()
-        for source, own in self.own.items():
-            if own.rejects is not None:
-                yield from self.unreadable_of(source, own)
+        for source, own_source in self.own.items():
+            if own_source.rejects is not None:
+                yield from self.unreadable_of(source, own_source)
 
     def error_outputs(self) -> Iterable[SinkOutput]:
         """Yield the outputs for rows of failed calls of operators and maps."""

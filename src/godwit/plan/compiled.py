@@ -185,7 +185,11 @@ class CompiledFlow:
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
         """All operators, upstream before downstream; independent of the physical plan."""
-        by_name = {operator.name: operator for c in self.components for operator in c.operators}
+        by_name = {
+            operator.name: operator
+            for component in self.components
+            for operator in component.operators
+        }
         fed = (name for edge in self.inputs for name in (edge.operator, *edge.others))
         return tuple(by_name[name] for name in dict.fromkeys(fed))
 
@@ -217,15 +221,22 @@ class CompiledFlow:
     def component_of(self, operator: str) -> Component:
         """Return the component that holds the operator of that name."""
         known = self.operator(operator)
-        return next(c for c in self.components if any(known is o for o in c.operators))
+        return next(
+            component
+            for component in self.components
+            if any(known is o for o in component.operators)
+        )
 
     @property
     def physical_plan(self) -> PhysicalPlan:
         """Physical plan: the operators that each component fuses (runs in one task)."""
         return PhysicalPlan(
             components=tuple(
-                ComponentPlan(name=c.name, operators=tuple(o.name for o in c.operators))
-                for c in self.components
+                ComponentPlan(
+                    name=component.name,
+                    operators=tuple(operator.name for operator in component.operators),
+                )
+                for component in self.components
             )
         )
 
@@ -240,25 +251,27 @@ class CompiledFlow:
 
         Source: partition attributes and fusion, Madsen et al. (Enorm) §4.3 and §4.4.
         """
-        named = [name for component in plan.components for name in component.operators]
-        present = [operator.name for operator in self.operators]
-        if sorted(named) != sorted(present):
+        planned = [name for component in plan.components for name in component.operators]
+        operator_names = [operator.name for operator in self.operators]
+        if sorted(planned) != sorted(operator_names):
             raise InvalidPlanError(
-                f"The physical plan has operators {listing(sorted(named))}, but flow "
-                f"{self.name!r} has {listing(sorted(present))}.",
+                f"The physical plan has operators {listing(sorted(planned))}, but flow "
+                f"{self.name!r} has {listing(sorted(operator_names))}.",
                 remedy="Name every operator of the flow once.",
                 flow=self.name,
             )
-        component_of = {name: c.name for c in plan.components for name in c.operators}
+        component_of = {
+            name: component_.name for component_ in plan.components for name in component_.operators
+        }
         fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
         for edge in self.inputs:
             if isinstance(edge, UpstreamInput):
-                sender = component_of[edge.upstream]
-                for receiver in {component_of[name] for name in (edge.operator, *edge.others)}:
-                    if receiver != sender:
-                        fed_by[receiver].add(sender)
+                sending = component_of[edge.upstream]
+                for receiving in {component_of[name] for name in (edge.operator, *edge.others)}:
+                    if receiving != sending:
+                        fed_by[receiving].add(sending)
                     else:
-                        _check_same_lane(self, edge, receiver)
+                        _check_same_lane(self, edge, receiving)
         levels = _levels_of(fed_by)
         components = sorted(
             (
@@ -374,12 +387,13 @@ def _check_same_lane(flow: CompiledFlow, edge: UpstreamInput, component: str) ->
             component=component,
             operators=[sender.name, receiver.name],
         )
-    sent, placed = sender.placed_by.names, receiver.placed_in(edge.keys)
-    if tuple(sent) != placed:
-        by = "partitioned" if sender.partition_by or receiver.partition_by else "keyed"
+    sent, received_by = sender.placed_by.names, receiver.placed_in(edge.keys)
+    if tuple(sent) != received_by:
+        verb = "partitioned" if sender.partition_by or receiver.partition_by else "keyed"
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
-            f"{by} by {listing(sent)}, not by {listing(placed)}: its rows belong to other lanes.",
+            f"{verb} by {listing(sent)}, not by {listing(received_by)}: its rows belong to other "
+            "lanes.",
             remedy="Let an operator share a component with the one that feeds it only where both "
             "are keyed by the same columns, in the same order, or partition_by= says that the "
             "same columns place their rows.",

@@ -116,16 +116,16 @@ def event_time_of(
     after_windows = _has_only_windows(stream)
     column = time
     if column is None:
-        follow = time_columns(stream)
-        if len(follow) > 1:
+        candidates = time_columns(stream)
+        if len(candidates) > 1:
             raise InvalidFlowError(
                 f"{where} {does}, but the event time of {origin} may be in several columns: "
-                f"{listing(follow)}.",
+                f"{listing(candidates)}.",
                 remedy="Name the column, as in window(..., time=...), or give all of them one "
                 "name.",
                 operator=operator,
             )
-        column = follow[0]
+        column = candidates[0]
     if column not in schema.names:
         sources = listing([source.name for source in sources_of(stream)])
         declared = f"It is the event_time= of {sources}. "

@@ -64,7 +64,7 @@ class UserNames:
     """
 
     def __init__(self, operators: Iterable[KeyedOperator]) -> None:
-        self._of = {o.name: o.part_of for o in operators if o.part_of}
+        self._of = {operator.name: operator.part_of for operator in operators if operator.part_of}
 
     def __getitem__(self, name: str) -> str:
         """Return the name of an operator or component; one that is unknown is its own."""
@@ -182,9 +182,18 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
     """Return the text of what feeds a level: sources, operators or both."""
     if level == 1:
         return "sources"
-    here = {o.name for c in flow.components if c.level == level for o in c.operators}
-    mixed = any(isinstance(i, SourceInput) for i in flow.inputs if i.operator in here)
-    return "operators and sources" if mixed else "operators"
+    operators_of_level = {
+        operator.name
+        for component in flow.components
+        if component.level == level
+        for operator in component.operators
+    }
+    reads_sources = any(
+        isinstance(flow_input, SourceInput)
+        for flow_input in flow.inputs
+        if flow_input.operator in operators_of_level
+    )
+    return "operators and sources" if reads_sources else "operators"
 
 
 def _physical_plan_text(flow: CompiledFlow, names: UserNames) -> str:
@@ -389,10 +398,10 @@ def action_of(node: OperatorNode) -> str:
         return node.action
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
-        named = ", ".join(
+        described_states = ", ".join(
             f"{name} ({_declared_text(state)})" for name, state in node.states.items()
         )
-        return f"process with {_function_name(node)}, {states} {named}"
+        return f"process with {_function_name(node)}, {states} {described_states}"
     if isinstance(node, ProcessNode) and node.columns is not None:
         state = _columns_text(node.columns.columns)
         name = function_name(node.function)
@@ -400,9 +409,11 @@ def action_of(node: OperatorNode) -> str:
     if isinstance(node, ProcessNode):
         assert node.state is not None, "a function has a state"
         merge = node.state.merge
-        hot = "" if merge is None else f"; hot keys in parts, merged by {function_name(merge)}"
+        hot_keys_text = (
+            "" if merge is None else f"; hot keys in parts, merged by {function_name(merge)}"
+        )
         state_type = function_name(node.state.value_type)
-        return f"process with {_function_name(node)}, state {state_type}{hot}"
+        return f"process with {_function_name(node)}, state {state_type}{hot_keys_text}"
     windows = ""
     if isinstance(node, WindowedNode):
         windows = f" per window: {', '.join(map(str, node.windows))}"
@@ -473,7 +484,9 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
     ``exchange``: rows are sent to other lanes).
     """
     names = UserNames(flow.operators)
-    component_of = {o.name: c.name for c in flow.components for o in c.operators}
+    component_of = {
+        o.name: component.name for component in flow.components for o in component.operators
+    }
     operators: dict[str, dict[str, Any]] = {}
     for operator in flow.operators[:_MAX_NODES]:
         node = operators.setdefault(
@@ -491,12 +504,12 @@ def graph_of(flow: CompiledFlow) -> dict[str, Any]:
             node["components"].append(component_of[operator.name])
     edges: dict[tuple[tuple[str, str], tuple[str, str]], bool] = {}
     for feed in flow.inputs:
-        to = names[feed.operator]
+        receiver = names[feed.operator]
         if isinstance(feed, SourceInput):
-            edges[("source", feed.source), ("operator", to)] = True
-        elif names[feed.upstream] != to:
-            apart = component_of[feed.upstream] != component_of[feed.operator]
-            edges[("operator", names[feed.upstream]), ("operator", to)] = apart
+            edges[("source", feed.source), ("operator", receiver)] = True
+        elif names[feed.upstream] != receiver:
+            is_exchanged = component_of[feed.upstream] != component_of[feed.operator]
+            edges[("operator", names[feed.upstream]), ("operator", receiver)] = is_exchanged
     for output in flow.outputs[:_MAX_NODES]:
         edges[("operator", names[output.operator]), ("sink", output.name)] = False
     return {

@@ -90,17 +90,18 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
     exist or is named twice, or two components would have one name.
     """
     changed = {name: tuple(operators) for name, operators in components.items()}
-    taken = [operator for operators in changed.values() for operator in operators]
-    present = [operator.name for operator in flow.operators]
-    for name in taken:
-        if name not in present:
+    regrouped_operators = [operator for operators in changed.values() for operator in operators]
+    operator_names = [operator.name for operator in flow.operators]
+    for name in regrouped_operators:
+        if name not in operator_names:
             raise InvalidPlanError(
                 f"There is no operator {name!r} to make a component of.",
-                remedy=f"{did_you_mean(name, present)}Operators are {listing(present)}.",
+                remedy=f"{did_you_mean(name, operator_names)}Operators are "
+                f"{listing(operator_names)}.",
                 flow=flow.name,
                 operator=name,
             )
-        if taken.count(name) > 1:
+        if regrouped_operators.count(name) > 1:
             raise InvalidPlanError(
                 f"Operator {name!r} was given to components more than once.",
                 remedy="Name it in one of them: an operator is in exactly one component.",
@@ -109,10 +110,14 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
             )
     plans = [ComponentPlan(name=name, operators=members) for name, members in changed.items()]
     for component in flow.physical_plan.components:
-        left = tuple(name for name in component.operators if name not in taken)
-        if left:
-            name = left[0] if len(left) == 1 and len(component.operators) > 1 else component.name
-            plans.append(ComponentPlan(name=name, operators=left))
+        remaining = tuple(name for name in component.operators if name not in regrouped_operators)
+        if remaining:
+            name = (
+                remaining[0]
+                if len(remaining) == 1 and len(component.operators) > 1
+                else component.name
+            )
+            plans.append(ComponentPlan(name=name, operators=remaining))
     _check_names(flow, plans)
     return PhysicalPlan(components=tuple(plans))
 

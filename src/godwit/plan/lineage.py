@@ -213,12 +213,12 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
             keys = len(operator.schema.keys)
             former = {
                 flow: Former(
-                    columns=(*columns_of(operator.schema.keys), *of_state.columns),
+                    columns=(*columns_of(operator.schema.keys), *state_layout.columns),
                     upgrade=None
-                    if of_state.upgrade is None
-                    else _BehindKeys(keys=keys, upgrade=of_state.upgrade),
+                    if state_layout.upgrade is None
+                    else _BehindKeys(keys=keys, upgrade=state_layout.upgrade),
                 )
-                for flow, of_state in states.items()
+                for flow, state_layout in states.items()
             }
         else:
             former = _former_rows(operator, before, waiting, log)

@@ -120,18 +120,18 @@ class StreamColumns:
             schema = self._source_columns(feed, (), f"source {feed.name!r}")
         else:
             schema = self._output_of(feed.name)
-        for number, m in enumerate(branch.maps, 1):
-            place = feed.name, branch.maps[:number]
-            if place not in self._maps:
-                self._maps[place] = bind_map(
-                    m.function,
+        for number, map_node in enumerate(branch.maps, 1):
+            feed_and_maps = feed.name, branch.maps[:number]
+            if feed_and_maps not in self._maps:
+                self._maps[feed_and_maps] = bind_map(
+                    map_node.function,
                     feed=feed.name,
                     is_source=isinstance(feed, SourceNode),
                     inputs=schema,
-                    schema=m.schema,
-                    failures_to=self._errors.get(id(m), ""),
+                    schema=map_node.schema,
+                    failures_to=self._errors.get(id(map_node), ""),
                 )
-            bound.append(self._maps[place])
+            bound.append(self._maps[feed_and_maps])
             schema = bound[-1].schema
         return tuple(bound)
 

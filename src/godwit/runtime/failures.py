@@ -56,8 +56,8 @@ def parse_traceback(text: str) -> GodwitError | None:
 def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
     """Return an `EpochFailedError` for a foreign error; ``details`` has its full text."""
     message = short_message(cause)
-    if (ours := parse_traceback(message)) is not None:
-        return ours
+    if (own_error := parse_traceback(message)) is not None:
+        return own_error
     if _CRASHED in message:
         return EpochFailedError(
             f"Flow {flow!r} failed: a Python process of an executor ended in the middle of an "
@@ -67,9 +67,9 @@ def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
             details=str(cause),
         )
     kind = type(cause).__name__
-    named = "" if kind.startswith("Py4J") else f"{kind}: "
+    kind_text = "" if kind.startswith("Py4J") else f"{kind}: "
     return EpochFailedError(
-        f"Flow {flow!r} failed: {named}{message}{'' if message.endswith('.') else '.'}",
+        f"Flow {flow!r} failed: {kind_text}{message}{'' if message.endswith('.') else '.'}",
         remedy=_REMEDY,
         details=str(cause),
     )

@@ -52,12 +52,12 @@ def open_observers(flow: CompiledFlow, options: Options) -> Iterator[tuple[str, 
     PluginError
         If the observer is not installed.
     """
-    asked = options.observability
+    settings = options.observability
     wanted = {
-        "metrics": asked.metrics_port is not None,
-        "page": asked.ui_port is not None,
-        "opentelemetry": asked.opentelemetry,
-        "openlineage": asked.openlineage,
+        "metrics": settings.metrics_port is not None,
+        "page": settings.ui_port is not None,
+        "opentelemetry": settings.opentelemetry,
+        "openlineage": settings.openlineage,
     }
     for name, is_wanted in wanted.items():
         if is_wanted:

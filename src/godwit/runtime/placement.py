@@ -371,7 +371,10 @@ class QueryPlacement:
     @property
     def _internal_assignments(self) -> Mapping[str, Assignment]:
         """Internal component → its present assignment."""
-        return {name: c.assignment for name, c in self._coordinator.view.components.items()}
+        return {
+            name: component.assignment
+            for name, component in self._coordinator.view.components.items()
+        }
 
     @property
     def draining(self) -> frozenset[str]:
@@ -417,19 +420,27 @@ class QueryPlacement:
 
         A key group moves in the slot that takes its new rows. Empty for other components.
         """
-        view, known = self._coordinator.view, self._names[name]
-        slots = {n: c.takes for n, c in view.components.items() if c.takes is not None}
-        slots = {n: takes for n, takes in slots.items() if self._names[n] == known}
-        if name != known or len(slots) < 2:
+        view, shown_name = self._coordinator.view, self._names[name]
+        slots = {
+            slot_name: component.takes
+            for slot_name, component in view.components.items()
+            if component.takes is not None
+        }
+        slots = {
+            slot_name: takes
+            for slot_name, takes in slots.items()
+            if self._names[slot_name] == shown_name
+        }
+        if name != shown_name or len(slots) < 2:
             return {}
-        places = with_newcomers(self.assignments[known], view.executors)
+        places = with_newcomers(self.assignments[shown_name], view.executors)
         target, order = resolve_plan(plan, places)
         check_target(name, places, target, executors=places.executors, draining=self.draining)
         moves: dict[str, dict[int, str]] = {}
-        for g in order or range(places.num_key_groups):
-            if target.executor(g) != places.executor(g):
-                slot = next(n for n, takes in slots.items() if g in takes)
-                moves.setdefault(slot, {})[g] = target.executor(g)
+        for key_group in order or range(places.num_key_groups):
+            if target.executor(key_group) != places.executor(key_group):
+                slot = next(slot_name for slot_name, takes in slots.items() if key_group in takes)
+                moves.setdefault(slot, {})[key_group] = target.executor(key_group)
         return moves
 
     def _check_running(self) -> None:
@@ -496,7 +507,10 @@ class QueryPlacement:
                     chooses=strategy is None and bounds is None,
                     bounds=limits,
                     loads=coordinator.recent_load.mean_busy_ms(name),
-                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    state_bytes={
+                        key_group: int(sizes[key_group])
+                        for key_group in np.flatnonzero(sizes).tolist()
+                    },
                     order=order,
                 )
             )
@@ -652,9 +666,12 @@ class QueryPlacement:
             names = (component,)  # of a problem that someone made
         routes: list[CopyRoute] = []
         for number, name in enumerate(map(self._internal_name, names)):
-            own = np.flatnonzero(problem.operator_of == number)
-            going = np.flatnonzero(np.isin(own, moved)).tolist()
-            places = {g: problem.executors[solution.assignment[own[g]]] for g in going}
+            key_groups = np.flatnonzero(problem.operator_of == number)
+            moving = np.flatnonzero(np.isin(key_groups, moved)).tolist()
+            places = {
+                key_group: problem.executors[solution.assignment[key_groups[key_group]]]
+                for key_group in moving
+            }
             sizes = dict(enumerate(self._run.state_bytes(name).tolist()))
             routes += self._coordinator.foresee(name, places, sizes)
         return tuple(routes)

@@ -227,7 +227,7 @@ class Query:
             if name.startswith("_"):
                 message = f"A query has no attribute {name!r}"
                 raise AttributeError(message)
-            owners = [part for part, its in _PARTS.items() if hasattr(its, name)]
+            owners = [part for part, owner_class in _PARTS.items() if hasattr(owner_class, name)]
             known = [*_PARTS, *(known for known in dir(self) if not known.startswith("_"))]
             remedy = f"{did_you_mean(name, known)}See dir(query)."
             if owners:
@@ -300,11 +300,17 @@ class Query:
         status["executors"] = sorted(view.executors)
         status["held"] = list(view.holds)
         status["components"] = {n: list(ops) for n, ops in self.components.operators.items()}
-        status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
-        status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
+        status["keyGroupsInFlight"] = sum(
+            len(component.transfers) for component in view.components.values()
+        )
+        status["keyGroupsWaiting"] = sum(
+            len(component.waiting) for component in view.components.values()
+        )
         if self._run.controller is not None:
             status["control"] = dict(self._run.controller.status)
-        status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        status["keyGroupsSuspended"] = sum(
+            len(component.suspended) for component in view.components.values()
+        )
         status.update(self._run.cluster.resident_status())
         with self._run.coordinator.locked() as coordinator:
             checkpoint, peers = coordinator.copies_bytes_per_s

@@ -101,11 +101,11 @@ def size_of(value: Any) -> int:
     if isinstance(value, Mapping):
         # A read-only view is small itself, and keeps a dict.
         size = max(size, sys.getsizeof(dict(value)))
-        return size + sum(size_of(key) + size_of(of_key) for key, of_key in value.items())
+        return size + sum(size_of(key) + size_of(item) for key, item in value.items())
     if isinstance(value, (tuple, list, set, frozenset)):
         return size + sum(map(size_of, value))
     if is_dataclass(value):
-        return size + sum(size_of(getattr(value, each.name)) for each in fields(value))
+        return size + sum(size_of(getattr(value, field.name)) for field in fields(value))
     return size
 
 

@@ -451,23 +451,23 @@ class Repartitioning:
 
     # -- on its own thread ------------------------------------------------------------------------
 
-    def _change(self, asked: Mapping[str, Any], reason: str, *, by_hand: bool = False) -> None:
+    def _change(self, requested: Mapping[str, Any], reason: str, *, by_hand: bool = False) -> None:
         """Close the run's parts between two epochs, and open them with other partitioning columns.
 
-        `asked`: operator → columns; no-op if they are the present ones. `by_hand`: a user asked, so
-        the controller's migrations are cancelled, and policies leave the operators alone.
+        `requested`: operator → columns; no-op if they are the present ones. `by_hand`: a user
+        asked, so the controller's migrations are cancelled, and policies leave the operators alone.
         """
         run = self._run
         with run.gate.between_epochs():
             began_s = time.monotonic()
-            columns = checked_columns(run.flow, asked)
+            columns = checked_columns(run.flow, requested)
             if not columns:
                 return
             self._check_nothing_moves(by_hand=by_hand)
             for name in columns:
                 check_can_repartition(run.flow.operator(name), run.log)
-            whole = [name for name in columns if not run.flow.operator(name).part_of]
-            before = {name: self._columns_text(name) for name in whole}
+            user_operators = [name for name in columns if not run.flow.operator(name).part_of]
+            before = {name: self._columns_text(name) for name in user_operators}
             if by_hand:
                 with run.manual_change(map(ManualChange.COMPONENTS.of, columns)) as record:
                     record()
@@ -484,7 +484,7 @@ class Repartitioning:
             run.coordinator.announce(
                 events.OperatorsRepartitioned,
                 before=before,
-                after={name: self._columns_text(name) for name in whole},
+                after={name: self._columns_text(name) for name in user_operators},
                 reason=reason,
                 paused_ms=round((time.monotonic() - began_s) * 1e3, 1),
             )
@@ -507,10 +507,11 @@ class Repartitioning:
             view, regrouping = coordinator.view, coordinator.regrouping
         moving = [
             run.names[name]
-            for name, c in view.components.items()
+            for name, component in view.components.items()
             # Key groups whose state is being loaded are loaded again afterwards, together with the
             # rows that wait for them.
-            if c.migration is not None or any(transfer.planned for transfer in c.transfers)
+            if component.migration is not None
+            or any(transfer.planned for transfer in component.transfers)
         ]
         problem = ""
         if regrouping is not None:

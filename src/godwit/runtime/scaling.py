@@ -220,18 +220,18 @@ class Scaling:
         """Return the names of live executors that have not been released."""
         return tuple(self._coordinator.view.executors.keys() - self._pool.returned)
 
-    def _add_executors(self, short: int) -> str:
-        """Get `short` more executors, and wait for them; return the cluster manager's refusal.
+    def _add_executors(self, num_missing: int) -> str:
+        """Get `num_missing` executors, and wait for them; return the cluster manager's refusal.
 
         Empty if it did not refuse. Executors that this scaling drains stay instead, if any.
         """
-        back = sorted(self._drained & {*self._staying_executors()})[:short]
-        for name in back:
+        returned = sorted(self._drained & {*self._staying_executors()})[:num_missing]
+        for name in returned:
             self._cancel_draining(name)
-        more = short - len(back) - self._pool.view.pending
-        if more > 0:
+        num_to_add = num_missing - len(returned) - self._pool.view.pending
+        if num_to_add > 0:
             self._asked = True
-            self._pool.add(more, self._patience_s)
+            self._pool.add(num_to_add, self._patience_s)
         while len(self._pool.staying) < self.target:
             self._stage = (
                 f"waiting for {counted(self.target - len(self._pool.staying), 'executor')}"
@@ -245,7 +245,7 @@ class Scaling:
         return ""
 
     def _remove_executors(
-        self, present: Collection[str], staying: Collection[str], rounds: int
+        self, executors: Collection[str], staying: Collection[str], rounds: int
     ) -> None:
         """Move key groups off executors to be removed, and release the empty ones, or raise.
 
@@ -253,21 +253,21 @@ class Scaling:
         of rounds so far.
         """
         leaving = self._executors_with_least_state(list(staying), len(staying) - self.target)
-        leaving |= {*present} - {*staying}
+        leaving |= {*executors} - {*staying}
         with self._coordinator.locked() as coordinator:
             for name in leaving - coordinator.view.draining:
                 coordinator.drain(name)
                 self._drained.add(name)
         view = self._coordinator.view
-        full = sorted(name for name in leaving if not view.owns_nothing(name))
-        if full and rounds > _ROUNDS:
+        not_empty = sorted(name for name in leaving if not view.owns_nothing(name))
+        if not_empty and rounds > _ROUNDS:
             raise ScalingError(
-                f"Executors {', '.join(full)} are not empty after {_ROUNDS} plans.",
+                f"Executors {', '.join(not_empty)} are not empty after {_ROUNDS} plans.",
                 remedy="query.events says why key groups did not move.",
-                executors=full,
+                executors=not_empty,
             )
-        if full:
-            self._stage = f"emptying {', '.join(full)}"
+        if not_empty:
+            self._stage = f"emptying {', '.join(not_empty)}"
             self._migrate_components(emptying=True)
             return
         names = sorted(leaving)
@@ -280,9 +280,9 @@ class Scaling:
         while {*names} & {*self._coordinator.view.executors} and (
             len(self._pool.staying) >= self.target
         ):
-            if why := self._pool.view.not_returned:
+            if reason := self._pool.view.not_returned:
                 raise ScalingError(
-                    f"Executors {', '.join(names)} could not be given back: {why}.",
+                    f"Executors {', '.join(names)} could not be given back: {reason}.",
                     remedy="They own nothing, and the stream continues; scale again later.",
                     executors=names,
                 )

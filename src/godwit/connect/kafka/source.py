@@ -557,7 +557,7 @@ class KafkaSource(Source):
         for offset_range in ranges:
             begin = first[offset_range.topic_partition]
             if begin <= offset_range.begin:
-                existing.append(r)
+                existing.append(offset_range)
                 continue
             lost = min(begin, offset_range.end) - offset_range.begin
             problem = (

@@ -80,12 +80,22 @@ class InstructionParts:
     ) -> InstructionParts:
         """Return an epoch's instruction in parts, each sent only to the executor that needs it."""
         names = list(dict.fromkeys(executor for executor, _ in instruction.places))
-        number = {name: i for i, name in enumerate(names)}
-        executor_of = np.array([number[name] for name, _ in instruction.places], np.int64)
-        split = [_split_by_executor(own, executor_of, len(names)) for own in instruction.operators]
+        number_of_executor = {name: index for index, name in enumerate(names)}
+        executor_of = np.array(
+            [number_of_executor[name] for name, _ in instruction.places], np.int64
+        )
+        split_operators = [
+            _split_by_executor(operator_part, executor_of, len(names))
+            for operator_part in instruction.operators
+        ]
         parts = cls(
             pickle.dumps(_pack_routes(instruction)),
-            {name: _ENCODER.encode([own[e] for own in split]) for e, name in enumerate(names)},
+            {
+                name: _ENCODER.encode(
+                    [operator_part[executor_number] for operator_part in split_operators]
+                )
+                for executor_number, name in enumerate(names)
+            },
             payloads or {},
             tasks,
         )
@@ -125,27 +135,27 @@ class InstructionParts:
 
 def _pack_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
     """Return an instruction without its arrays, and the arrays, run-length encoded."""
-    nothing = np.empty(0, np.int64)
-    no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
+    no_rows = np.empty(0, np.int64)
+    no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, no_rows)
     return (
         replace(
             instruction,
             operators=tuple(
                 replace(
-                    own,
+                    operator,
                     states=tuple(
-                        replace(state, floor=nothing, segments=(), snapshots={}, to_snapshot=())
-                        for state in own.states
+                        replace(state, floor=no_rows, segments=(), snapshots={}, to_snapshot=())
+                        for state in operator.states
                     ),
                     waiting=(),
                     **no_routes,
                 )
-                for own in instruction.operators
+                for operator in instruction.operators
             ),
         ),
         [
-            {name: _run_length_encoded(getattr(own, name)) for name in _ROUTES}
-            for own in instruction.operators
+            {name: _run_length_encoded(getattr(operator, name)) for name in _ROUTES}
+            for operator in instruction.operators
         ],
     )
 
@@ -227,13 +237,13 @@ def _segments_by_executor(
 
     `owner`: executor number of each key group.
     """
-    of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
+    segments_of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
     if segments:
         numbers, key_groups = key_group_columns(segments)
         for pair in np.unique(owner[key_groups] * len(segments) + numbers).tolist():
-            e, i = divmod(pair, len(segments))
-            of_executor[e].append(segments[i])
-    return of_executor
+            executor, number = divmod(pair, len(segments))
+            segments_of_executor[executor].append(segments[number])
+    return segments_of_executor
 
 
 def _add_executor_part(

@@ -469,19 +469,24 @@ class _Lane:
         `copies`: of the operator's states. `warm`: mask of the lane's key groups that are up to
         date.
         """
-        gone = operator.expired_entries(instruction.time.closed)
+        expired = operator.expired_entries(instruction.time.closed)
         for state in instruction.states:
             local = copies[state.state]
-            due = key_group_mask(state.to_snapshot, len(instruction.places)) & warm
-            if self.memory is not None and due.any():
-                whole = is_whole_here(local, due)
-                some, stored = np.flatnonzero(due & ~whole), self.partial[state.state]
-                for contents in stored.contents(some, state.versions()[some]):
+            is_due = key_group_mask(state.to_snapshot, len(instruction.places)) & warm
+            if self.memory is not None and is_due.any():
+                is_whole = is_whole_here(local, is_due)
+                partial_groups, partial_copies = (
+                    np.flatnonzero(is_due & ~is_whole),
+                    self.partial[state.state],
+                )
+                for contents in partial_copies.contents(
+                    partial_groups, state.versions()[partial_groups]
+                ):
                     self.files.write_snapshots(state.state, contents)
-                due = whole
-            key_groups = np.flatnonzero(due & (local.bases < 0))
+                is_due = is_whole
+            key_groups = np.flatnonzero(is_due & (local.bases < 0))
             if key_groups.size:
-                live = local.scan(key_groups, None if gone is None else gone.rest)
+                live = local.scan(key_groups, None if expired is None else expired.rest)
                 self.files.write_snapshots(state.state, live)
 
     def _broadcast_tables(
@@ -611,13 +616,13 @@ class _Lane:
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return
-        of_all: tuple[tuple[int, Mapping[Any, int]], ...] = (
+        digests_by_number: tuple[tuple[int, Mapping[Any, int]], ...] = (
             (self.place, digests),
             (self.place + EMITTED, self.emitted),
         )
-        for number, every in of_all:
-            if every:
-                joined = hash(tuple(sorted(every.items()))) % 2**64  # of integers: no seed
+        for number, digests_ in digests_by_number:
+            if digests_:
+                joined = hash(tuple(sorted(digests_.items()))) % 2**64  # of integers: no seed
                 yield from ship_digest(
                     joined,
                     (self.level, number),

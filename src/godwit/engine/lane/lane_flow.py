@@ -166,27 +166,33 @@ def source_feeds(flow: CompiledFlow) -> tuple[Feed, ...]:
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     watermarks = flow.watermarks
     feeds: dict[tuple[str, tuple[Any, ...]], Feed] = {}
-    inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
-    for given in sorted(inputs, key=lambda given: declared[given.operator]):
-        read = (given.source, given.maps)
-        known = feeds.get(read)
+    inputs = [flow_input for flow_input in flow.inputs if isinstance(flow_input, SourceInput)]
+    for flow_input in sorted(inputs, key=lambda flow_input: declared[flow_input.operator]):
+        source_and_maps = (flow_input.source, flow_input.maps)
+        feed = feeds.get(source_and_maps)
         lane_input = LaneInput(
-            index=index[given.operator],
-            number=given.number,
+            index=index[flow_input.operator],
+            number=flow_input.number,
             watermark=next(
-                n for n, names in enumerate(watermarks) if flow.watermark_of(given) in names
+                number_
+                for number_, names in enumerate(watermarks)
+                if flow.watermark_of(flow_input) in names
             ),
-            columns=given.columns,
+            columns=flow_input.columns,
             # the first input that reads a feed reports its event times
-            time=given.time.name if known is None and given.time is not None else None,
+            time=flow_input.time.name if feed is None and flow_input.time is not None else None,
         )
-        if known is None:
-            known = Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
-        fields = {field.name: field.type for field in known.schema}
-        fields |= {field.name: field.type for field in given.schema}
-        if given.time is not None:
-            fields[given.time.name] = given.time.type
-        feeds[read] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
+        if feed is None:
+            feed = Feed(
+                source=flow_input.source, maps=flow_input.maps, schema=pa.schema([]), inputs=()
+            )
+        fields = {field.name: field.type for field in feed.schema}
+        fields |= {field.name: field.type for field in flow_input.schema}
+        if flow_input.time is not None:
+            fields[flow_input.time.name] = flow_input.time.type
+        feeds[source_and_maps] = replace(
+            feed, schema=pa.schema(fields), inputs=(*feed.inputs, lane_input)
+        )
     return tuple(feeds.values())
 
 
@@ -222,21 +228,23 @@ def _trace_column(source: Source) -> str | None:
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
     """Return the route of rows to each operator in this epoch, in the flow's order."""
-    by_itself = [
+    one_phase = [
         Shipment(
-            index=o.index,
-            level=own.level,
-            operator=o.operator,
-            places=own.places,
-            time=own.time,
-            keeps_left_out=o.left_out is not None,
+            index=operator.index,
+            level=instruction_.level,
+            operator=operator.operator,
+            places=instruction_.places,
+            time=instruction_.time,
+            keeps_left_out=operator.left_out is not None,
             hot_share=instruction.hot_keys / len(instruction.places),
         )
-        for o, own in zip(flow.operators, instruction.operators, strict=True)
+        for operator, instruction_ in zip(flow.operators, instruction.operators, strict=True)
     ]
-    second = {
-        role.first: by_itself[o.index]
-        for o in flow.operators
-        if (role := o.operator.two_phase) is not None and role.slot == 1
+    second_phase = {
+        role.first: one_phase[operator.index]
+        for operator in flow.operators
+        if (role := operator.operator.two_phase) is not None and role.slot == 1
     }
-    return tuple(replace(s, second=second.get(s.operator.name)) for s in by_itself)
+    return tuple(
+        replace(shipment, second=second_phase.get(shipment.operator.name)) for shipment in one_phase
+    )

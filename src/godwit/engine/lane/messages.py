@@ -256,19 +256,19 @@ class LaneReport:
     @classmethod
     def loads(cls, data: bytes) -> LaneReport:
         """Decode the bytes of `dumps`, which come from an authenticated lane."""
-        usual, operators, rest = _DECODER.decode(data)
-        values: dict[str, Any] = dict(zip(_USUAL, usual, strict=True))
+        usual_values, operators, other_values = _DECODER.decode(data)
+        values: dict[str, Any] = dict(zip(_USUAL, usual_values, strict=True))
         reports = [
             OperatorReport(
                 operator=operator,
                 rows_in=rows_in,
                 versions={state: PerKeyGroup.unpacked(packed) for state, packed in versions},
                 load=KeyGroupLoad.unpacked(load) if load else NO_LOAD,
-                **_unpickle_other_fields(more),
+                **_unpickle_other_fields(other_fields),
             )
-            for operator, rows_in, versions, load, more in operators
+            for operator, rows_in, versions, load, other_fields in operators
         ]
-        return cls(**values, operators=reports, **_unpickle_other_fields(rest))
+        return cls(**values, operators=reports, **_unpickle_other_fields(other_values))
 
 
 # The driver reads a report from every lane in every epoch: fields that all of them have are encoded
@@ -297,14 +297,17 @@ def _encodable(report: LaneReport) -> tuple[_UsualParts, list[_OperatorParts], b
         (
             work.operator,
             work.rows_in,
-            [(state, PerKeyGroup.of(each).packed()) for state, each in work.versions.items()],
+            [
+                (state, PerKeyGroup.of(state_versions).packed())
+                for state, state_versions in work.versions.items()
+            ],
             work.load.packed() if len(work.load.key_groups) else b"",
             _pickle_other_fields(work, ("operator", "rows_in", "versions", "load")),
         )
         for work in report.operators
     ]
-    usual: Any = tuple(getattr(report, name) for name in _USUAL)
-    return usual, operators, _pickle_other_fields(report, ("operators", *_USUAL))
+    usual_values: Any = tuple(getattr(report, name) for name in _USUAL)
+    return usual_values, operators, _pickle_other_fields(report, ("operators", *_USUAL))
 
 
 def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:
@@ -313,14 +316,14 @@ def _pickle_other_fields(report: OperatorReport | LaneReport, without: Collectio
     Empty if there are none.
     """
     kind: Any = type(report)
-    rest = {
+    other_fields = {
         name: value
         for name, default in _defaults(kind)
         if name not in without
         and (value := getattr(report, name)) is not default
         and not _is_same(value, default)
     }
-    return pickle.dumps(rest) if rest else b""
+    return pickle.dumps(other_fields) if other_fields else b""
 
 
 def _unpickle_other_fields(rest: bytes) -> dict[str, Any]:

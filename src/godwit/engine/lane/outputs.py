@@ -107,10 +107,11 @@ def rejected_rows_error(sink: str, rejected: pa.Table, *, keyed: bool, where: st
     `rejected`: as `rejected_rows` returns them. `keyed`: name the first row by its key.
     """
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
-    which = f"with the key {first['key']}" if keyed else first["row"]
-    more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""
+    described_row = f"with the key {first['key']}" if keyed else first["row"]
+    further = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""
     return SinkError(
-        f"Sink {sink!r} cannot take a row of {where}: {which}, since {first['reason']}{more}.",
+        f"Sink {sink!r} cannot take a row of {where}: {described_row}, since "
+        f"{first['reason']}{further}.",
         remedy="Correct such rows in a map before the sink, or say where rows go that the target "
         'cannot take, as in rejects=gw.sinks.parquet("out/rejected"); then start the query again.',
         sink=sink,

@@ -68,7 +68,7 @@ def pack(
     partial states; their rows; key group of each row), and hot keys with their numbers of rows,
     if any.
     """
-    own = len(operator.hash_columns)
+    num_hash_columns = len(operator.hash_columns)
     # The hash is not sent: the lane recomputes it at a lower cost.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     raw = pa.RecordBatch.from_arrays(
@@ -78,28 +78,32 @@ def pack(
         hashes = operator.hash_of(keys, num_key_groups)
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
     hash_of = partial(operator.hash_of, num_key_groups=num_key_groups)
-    groups = group_repeating_rows(keys, num_key_groups, own, hash_of=hash_of)
+    groups = group_repeating_rows(keys, num_key_groups, num_hash_columns, hash_of=hash_of)
     if groups is None:
         hashes = hash_of(keys)
-        if _combining_pays(hashes, keys.select(list(range(own, keys.num_columns)))):
-            groups = group_rows(hashes, keys, num_key_groups, own)
+        if _combining_pays(hashes, keys.select(list(range(num_hash_columns, keys.num_columns)))):
+            groups = group_rows(hashes, keys, num_key_groups, num_hash_columns)
     if groups is not None:
         sample = groups.hashes[groups.of_row[sample_positions(len(groups.of_row))]]
         combined, groups = pre_aggregate(operator, groups, raw)
-        hot = hot_hashes(sample, hot_share)
-        return [(True, combined, groups.key_groups)], _hot_rows(groups, combined, hot, own)
-    hot = hot_hashes(hashes[sample_positions(len(hashes))], hot_share)
-    if not len(hot):
+        hot_hashes_ = hot_hashes(sample, hot_share)
+        return [(True, combined, groups.key_groups)], _hot_rows(
+            groups, combined, hot_hashes_, num_hash_columns
+        )
+    hot_hashes_ = hot_hashes(hashes[sample_positions(len(hashes))], hot_share)
+    if not len(hot_hashes_):
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
-    of_hot = mask_of_hot_rows(hashes, hot)
-    which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
-    some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
-    groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
-    combined, groups = pre_aggregate(operator, groups, some)
+    is_hot = mask_of_hot_rows(hashes, hot_hashes_)
+    hot_rows, other_rows = np.flatnonzero(is_hot), np.flatnonzero(~is_hot)
+    hot_raw, other_raw = raw.take(pa.array(hot_rows)), raw.take(pa.array(other_rows))
+    groups = group_rows(
+        hashes[hot_rows], hot_raw.select(keys.schema.names), num_key_groups, num_hash_columns
+    )
+    combined, groups = pre_aggregate(operator, groups, hot_raw)
     return [
-        (False, rest, key_groups_of(hashes[others], num_key_groups)),
+        (False, other_raw, key_groups_of(hashes[other_rows], num_key_groups)),
         (True, combined, groups.key_groups),
-    ], _hot_rows(groups, combined, hot, own)
+    ], _hot_rows(groups, combined, hot_hashes_, num_hash_columns)
 
 
 def pre_aggregate(
@@ -123,23 +127,23 @@ def pre_aggregate(
     return batch, groups
 
 
-def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bool:
+def _combining_pays(hashes: npt.NDArray[np.int64], other_keys: pa.RecordBatch) -> bool:
     """Return true if entries repeat often enough for combining before the exchange to save work.
 
     Counts distinct entries in a sixteenth of the space of hashes of their keys, an
-    unbiased estimate of the ratio of entries to rows; of few rows, all. `others`: columns that
+    unbiased estimate of the ratio of entries to rows; of few rows, all. `other_keys`: columns that
     distinguish entries of a key.
     """
-    which = np.arange(min(len(hashes), 1024))
+    sampled = np.arange(min(len(hashes), 1024))
     if len(hashes) > 1024:
-        few = np.flatnonzero((hashes >> 32) & _SAMPLED_HASHES == 0)
-        if len(few) >= 16:  # else a few hot keys, none of them in the sample
-            which = few
-    sample = hashes[which]
-    if others.num_columns:
-        sample ^= hash_keys(others.take(pa.array(which)))
-    distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
-    return bool(distinct < 0.7 * len(sample))
+        by_hash = np.flatnonzero((hashes >> 32) & _SAMPLED_HASHES == 0)
+        if len(by_hash) >= 16:  # else a few hot keys, none of them in the sample
+            sampled = by_hash
+    sample = hashes[sampled]
+    if other_keys.num_columns:
+        sample ^= hash_keys(other_keys.take(pa.array(sampled)))
+    num_distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
+    return bool(num_distinct < 0.7 * len(sample))
 
 
 def sample_positions(count: int) -> npt.NDArray[np.int64]:
@@ -186,11 +190,11 @@ def _hot_rows(
 
     `keys`: the key of each group, in `num_keys` columns. Groups may have the same key.
     """
-    which = np.flatnonzero(mask_of_hot_rows(groups.hashes, hot)) if len(hot) else hot
-    if not len(which):
+    hot_groups = np.flatnonzero(mask_of_hot_rows(groups.hashes, hot)) if len(hot) else hot
+    if not len(hot_groups):
         return None
-    rows = np.bincount(groups.of_row, minlength=groups.count)[which]
-    columns = keys.select(list(range(num_keys))).take(pa.array(which))
+    rows = np.bincount(groups.of_row, minlength=groups.count)[hot_groups]
+    columns = keys.select(list(range(num_keys))).take(pa.array(hot_groups))
     return pa.RecordBatch.from_arrays(
         [*columns.columns, pa.array(rows, pa.int64())], schema=hot_schema(columns.schema)
     )

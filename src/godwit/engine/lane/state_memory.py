@@ -72,23 +72,27 @@ class StateMemory:
         """Return the memory of a lane; ``None`` without a bound. `root`: of the local store."""
         if not instruction.state_memory:
             return None
-        expected = instruction.places[place][0]
-        here = [i for i, (name, _) in enumerate(instruction.places) if name == expected]
+        executor = instruction.places[place][0]
+        places_here = [i for i, (name, _) in enumerate(instruction.places) if name == executor]
         states: dict[str, _State] = {}
-        for member, own in zip(flow.operators, instruction.operators, strict=True):
-            others = np.isin(own.places, [i for i in here if i != place])
-            for state in own.states:
+        for member, operator_instruction in zip(flow.operators, instruction.operators, strict=True):
+            is_of_other_lane = np.isin(
+                operator_instruction.places, [i for i in places_here if i != place]
+            )
+            for state in operator_instruction.states:
                 schema = member.states[state.state.state].schema
                 states[str(state.state)] = _State(
                     operator=member.operator.name,
-                    local=local_state(root, str(state.state), schema, len(own.places)),
+                    local=local_state(
+                        root, str(state.state), schema, len(operator_instruction.places)
+                    ),
                     why_all=why_all(member.operator.reads_touched, instruction),
-                    others=others,
+                    others=is_of_other_lane,
                 )
         return cls(
             bytes_of_all=instruction.state_memory,
-            lane=here.index(place),
-            lanes=len(here),
+            lane=places_here.index(place),
+            lanes=len(places_here),
             _states=states,
         )
 
@@ -178,11 +182,11 @@ class StateMemory:
 
     def _evict_state(self, state: _State, key_groups: Mask) -> None:
         """Evict key groups of a state."""
-        some = np.flatnonzero(key_groups)
-        state.local.refresh(some)
-        present = some[state.local.versions[some] >= 0]
-        state.local.evict(present)
-        self.evicted[state.operator] = self.evicted.get(state.operator, 0) + len(present)
+        candidates = np.flatnonzero(key_groups)
+        state.local.refresh(candidates)
+        stored = candidates[state.local.versions[candidates] >= 0]
+        state.local.evict(stored)
+        self.evicted[state.operator] = self.evicted.get(state.operator, 0) + len(stored)
 
 
 def why_all(declared: bool, instruction: EpochInstruction) -> str:

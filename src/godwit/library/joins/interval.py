@@ -496,7 +496,7 @@ def _load_buckets(
     loads_all = np.zeros(count, np.bool_)
     loads_all[number[needs_all]] = True
 
-    def loaded(
+    def load(
         key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
     ) -> tuple[Bools, _Bucketed]:
         """Look up entries; return a mask of those that exist, and their rows."""
@@ -516,12 +516,12 @@ def _load_buckets(
             values=values,
         )
 
-    known, first_rows = loaded(
+    known, first_rows = load(
         key[first_index], side[first_index], bucket[first_index], np.zeros(count, np.int64)
     )
     num_further = np.where(loads_all[known], first_rows.rows - 1, 0)
     bucket_of, number = expand_ranges(np.ones(len(num_further), np.int64), num_further)
-    is_known, further_rows = loaded(
+    is_known, further_rows = load(
         first_rows.key[bucket_of], first_rows.side[bucket_of], first_rows.bucket[bucket_of], number
     )
     assert is_known.all(), "the first row of a bucket says how many there are"

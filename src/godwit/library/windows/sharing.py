@@ -90,8 +90,10 @@ class PaneMeter:
         self._counts += self._count_written(time, works)
         if self._grid.closes(time.closed, time.until):
             self._counts += self._count_closing(time)
-            gone = self._grid.first_open(time.until)
-            self._missing = {p: m for p, m in self._missing.items() if p >= gone}
+            first_open = self._grid.first_open(time.until)
+            self._missing = {
+                pane: missing_ for pane, missing_ in self._missing.items() if pane >= first_open
+            }
         self._epochs, self._until = self._epochs + 1, time.until
         if self._since == BEGINNING:
             self._since = time.until
@@ -149,27 +151,27 @@ class PaneMeter:
         keys[: len(panes)] = self._keys * (1.0 - missing)
         for span, piece in pieces.ready.items():
             keys[piece] = keys_of(*span)
-        whole = np.ceil(keys).astype(np.int64)
-        steps = pieces.plan(whole, int(self._keys), overlapping=False)
+        piece_keys = np.ceil(keys).astype(np.int64)
+        steps = pieces.plan(piece_keys, int(self._keys), overlapping=False)
         first, end = self._grid.closing(time.closed, time.until)
-        read = piece_of[(starts >= first) & (starts < end)]
+        read_pieces = piece_of[(starts >= first) & (starts < end)]
         if retained is not None and retained.any_retained_from(first, time.kept_since, time.closed):
-            read = np.array(sorted(pieces.pieces_read(steps)))
+            read_pieces = np.array(sorted(pieces.pieces_read(steps)))
         # Windows with states of their own: entries of all windows that begin in the range are
         # scanned.
-        begun, over = self._grid.windows_over(panes, BEGINNING, END)
-        begins = (begun >= first) & (begun < end)
+        window_starts, window_ends = self._grid.windows_over(panes, BEGINNING, END)
+        is_closing = (window_starts >= first) & (window_starts < end)
         sizes = [
-            keys_of(i, j)
-            for i, j in zip(
-                np.searchsorted(panes, begun[begins]).tolist(),
-                np.searchsorted(panes, over[begins]).tolist(),
+            keys_of(first_pane, end_pane)
+            for first_pane, end_pane in zip(
+                np.searchsorted(panes, window_starts[is_closing]).tolist(),
+                np.searchsorted(panes, window_ends[is_closing]).tolist(),
                 strict=True,
             )
         ]
         return WindowCounts(
             pane_entries=sum(keys_of(*window.panes) for window in pieces.staying),
-            panes_scanned=float(keys[read].sum()),
+            panes_scanned=float(keys[read_pieces].sum()),
             windows_scanned=float(sum(sizes)),
             merged=sum(keys_of(*part) for step in steps.values() for part in step.parts),
         )

@@ -118,7 +118,10 @@ class Spreads:
         remaining = (
             replace(
                 hot_key,
-                grids=(*(g for g in hot_key.grids[:-1] if g.over > closed), hot_key.grid),
+                grids=(
+                    *(key_group for key_group in hot_key.grids[:-1] if key_group.over > closed),
+                    hot_key.grid,
+                ),
             )
             for hot_key in self.keys.values()
         )

@@ -368,9 +368,9 @@ class _Script:
     def _idle_executor(self) -> str | None:
         """Return the name of an executor without key groups; ``None`` if there is none."""
         owners = {
-            assignment.executor(g)
+            assignment.executor(key_group)
             for assignment in self._query.placement.assignments.values()
-            for g in range(assignment.num_key_groups)
+            for key_group in range(assignment.num_key_groups)
         }
         return next((name for name in self._query.executors if name not in owners), None)
 
@@ -401,9 +401,9 @@ def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
     """Return moves of a third of all key groups to `executor`, taken evenly from the others."""
     count = assignment.num_key_groups // 3
     by_owner = sorted(
-        (rank, g)
+        (rank, key_group)
         for owner in assignment.executors
         if owner != executor
-        for rank, g in enumerate(assignment.key_groups(owner).tolist())
+        for rank, key_group in enumerate(assignment.key_groups(owner).tolist())
     )
-    return {g: executor for _, g in by_owner[:count]}
+    return {key_group: executor for _, key_group in by_owner[:count]}

@@ -69,7 +69,7 @@ def test_rows_of_keys_that_are_not_spread_go_to_part_0() -> None:
 
 
 def test_a_former_grid_gets_probes_until_the_watermark_has_passed_it() -> None:
-    spreads = Spreads().with_grid(HOT, "", GRID, over=50)
+    spreads = Spreads().with_grid(HOT, "", GRID, retired_at=50)
     found = routed(spreads, RIGHT, [7])
     assert [(part, probe) for _, part, probe in found if probe] == [(0, True)]
     assert len(found) == 3
@@ -81,18 +81,18 @@ def test_a_former_grid_gets_probes_until_the_watermark_has_passed_it() -> None:
 
 def test_a_key_has_one_change_at_a_time_and_no_part_twice() -> None:
     other = Grid(rows=2, columns=1, parts=(31, 32))
-    spreads = Spreads().with_grid(HOT, "", GRID, over=50)
-    assert spreads.with_grid(HOT, "", other, over=60) is spreads
-    assert spreads.with_grid(COLD, "", other, over=60).grid_of(COLD) == other
+    spreads = Spreads().with_grid(HOT, "", GRID, retired_at=50)
+    assert spreads.with_grid(HOT, "", other, retired_at=60) is spreads
+    assert spreads.with_grid(COLD, "", other, retired_at=60).grid_of(COLD) == other
     later = spreads.expired_at(50)
-    assert later.with_grid(HOT, "", Grid(rows=1, columns=2, parts=(13, 40)), over=60) is later
-    assert later.with_grid(HOT, "", other, over=60).grid_of(HOT) == other
+    assert later.with_grid(HOT, "", Grid(rows=1, columns=2, parts=(13, 40)), retired_at=60) is later
+    assert later.with_grid(HOT, "", other, retired_at=60).grid_of(HOT) == other
 
 
 def test_a_key_that_is_gathered_is_forgotten_once_its_parts_are() -> None:
     spreads = (
         Spreads()
-        .with_grid(HOT, "", GRID, over=50)
+        .with_grid(HOT, "", GRID, retired_at=50)
         .expired_at(50)
         .with_grid(HOT, "", WHOLE, over=70)
     )
@@ -103,13 +103,13 @@ def test_a_key_that_is_gathered_is_forgotten_once_its_parts_are() -> None:
 
 
 def test_a_grid_whose_key_had_no_rows_has_no_former_one() -> None:
-    assert Spreads().with_grid(HOT, "", GRID, over=-(2**61)).expired_at(-(2**61)).keys[
+    assert Spreads().with_grid(HOT, "", GRID, retired_at=-(2**61)).expired_at(-(2**61)).keys[
         HOT
     ].grids == (GRID,)
 
 
 def test_a_record_has_all_of_it() -> None:
-    spreads = Spreads().with_grid(HOT, '["hot"]', GRID, over=50)
+    spreads = Spreads().with_grid(HOT, '["hot"]', GRID, retired_at=50)
     packed = msgspec.msgpack.encode(spreads.recorded())
     assert Spreads.of(*msgspec.msgpack.decode(packed, type=tuple[HotKey, ...])) == spreads
 
