@@ -96,15 +96,15 @@ def all_results(where: str, results: object, named: Mapping[str, Any]) -> dict[s
             f"{where} was given a value of type {type_name(results)} instead of results.",
             remedy=remedy,
         )
-    if wrong := [name for name in results if not isinstance(name, str) or not name]:
+    if unnamed := [name for name in results if not isinstance(name, str) or not name]:
         raise InvalidFlowError(
-            f"{where} was given a result with {wrong[0]!r:.100} as its name.", remedy=remedy
+            f"{where} was given a result with {unnamed[0]!r:.100} as its name.", remedy=remedy
         )
-    if both := [name for name in results if name in named]:
+    if given_twice := [name for name in results if name in named]:
         raise InvalidFlowError(
-            f"{where} was given the result {both[0]!r} twice.",
+            f"{where} was given the result {given_twice[0]!r} twice.",
             remedy="Leave one of the two out.",
-            column=both[0],
+            column=given_twice[0],
         )
     return {**results, **named}
 
@@ -205,25 +205,25 @@ def check_partition_by(
     """
     if columns is None:
         return None
-    named = (columns,) if isinstance(columns, str) else columns
-    if not isinstance(named, (list, tuple)):
+    listed = (columns,) if isinstance(columns, str) else columns
+    if not isinstance(listed, (list, tuple)):
         raise InvalidFlowError(
             f"{where} has partition_by= of type {type_name(columns)}.",
             remedy='Name a key column, or a list of some, as in partition_by="area".',
         )
-    chosen = check_keys(tuple(named), f"partition_by= of {where}", 'partition_by="area"')
-    others = [column for column in chosen if column not in keys]
-    if others:
+    columns_ = check_keys(tuple(listed), f"partition_by= of {where}", 'partition_by="area"')
+    unknown = [column for column in columns_ if column not in keys]
+    if unknown:
         raise InvalidFlowError(
-            f"{where} has partition_by={listing(chosen)}, and {listing(others)} is not a key "
+            f"{where} has partition_by={listing(columns_)}, and {listing(unknown)} is not a key "
             "column.",
-            remedy=f"{did_you_mean(others[0], keys)}Rows of one key have to meet in one place, so "
+            remedy=f"{did_you_mean(unknown[0], keys)}Rows of one key have to meet in one place, so "
             f"only key columns can place them: {listing(keys)}."
             if keys
             else "Leave it out: without key columns all rows are in one place.",
-            column=others[0],
+            column=unknown[0],
         )
-    return () if chosen == keys else chosen
+    return () if columns_ == keys else columns_
 
 
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
@@ -489,8 +489,8 @@ def timing_of(operator: str, timers: Any) -> Timing:
         timers.function, f"{where}, timers=", 'timers=gw.types.OnTimer(remind, clock="event")'
     )
     remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
-    known = ("event", "processing")
-    check_one_of(where, "clock", timers.clock, known, remedy, operator=operator)
+    clocks = ("event", "processing")
+    check_one_of(where, "clock", timers.clock, clocks, remedy, operator=operator)
     if timers.order is not None:
         remedy = 'Give "before_rows", or "after_rows" as in Spark.'
         orders = ("before_rows", "after_rows")
@@ -511,23 +511,23 @@ def check_order(
     `states`: the named states.
     """
     where = f"Operator {operator!r}"
-    known = ("arrival", "event_time")
+    orders = ("arrival", "event_time")
     remedy = 'Give "arrival", or "event_time": rows then wait until the watermark is past them.'
-    check_one_of(where, "order", order, known, remedy, operator=operator)
-    in_order, why = order == "event_time", ""
+    check_one_of(where, "order", order, orders, remedy, operator=operator)
+    in_order, conflict = order == "event_time", ""
     if not in_order and late is not None:
-        why, remedy = "late=, but no order='event_time'", "No row is late in order of arrival."
+        conflict, remedy = "late=, but no order='event_time'", "No row is late in order of arrival."
     elif in_order and timers is not None and timers.order is not None:
-        why = f"order='event_time' and timers with order={timers.order!r}"
+        conflict = f"order='event_time' and timers with order={timers.order!r}"
         remedy = "Leave order= of the timers out: they fire between rows, by their times."
     elif in_order and timers is not None and timers.clock == "processing":
-        why = "order='event_time' and timers with clock='processing'"
+        conflict = "order='event_time' and timers with clock='processing'"
         remedy = 'Give the timers clock="event": the driver\'s clock has no order with rows.'
     elif in_order and HELD in states:
-        why = f"order='event_time' and a state {HELD!r}"
+        conflict = f"order='event_time' and a state {HELD!r}"
         remedy = "Give the state another name: the rows that wait are stored under this one."
-    if why:
-        raise InvalidFlowError(f"{where} has {why}.", remedy=remedy, operator=operator)
+    if conflict:
+        raise InvalidFlowError(f"{where} has {conflict}.", remedy=remedy, operator=operator)
     return in_order
 
 
@@ -538,11 +538,13 @@ def _spark_function(value: object) -> str:
     return f"{value!r}, which Spark would compute on a DataFrame"
 
 
-def check_merge(name: str, states: Mapping[str, Declared], others: Mapping[str, object]) -> None:
+def check_merge(
+    name: str, states: Mapping[str, Declared], other_options: Mapping[str, object]
+) -> None:
     """Raise for a wrong ``merge=`` of a state, or options for whole keys that are given with it.
 
-    `states`: the named states; or the single one, whose name is empty. `others`: name → value of
-    such options.
+    `states`: the named states; or the single one, whose name is empty. `other_options`: name →
+    value of such options.
     """
     merged = [state for state, declared in states.items() if declared.merge is not None]
     if not merged:
@@ -573,14 +575,14 @@ def check_merge(name: str, states: Mapping[str, Declared], others: Mapping[str, 
                 **context,
             )
         if state and (part_state_of(state) in states or state == PARTS):
-            taken = PARTS if state == PARTS else part_state_of(state)
+            reserved = PARTS if state == PARTS else part_state_of(state)
             raise InvalidFlowError(
-                f"Operator {name!r} has a state named {taken!r}, a name that merge= needs.",
+                f"Operator {name!r} has a state named {reserved!r}, a name that merge= needs.",
                 remedy="Choose another name.",
                 operator=name,
-                state=taken,
+                state=reserved,
             )
-    given_names = [other for other, value in others.items() if value]
+    given_names = [other for other, value in other_options.items() if value]
     if given_names:
         raise InvalidFlowError(
             f"Operator {name!r} has merge=, which divides the rows of a key among lanes, and "
@@ -663,7 +665,7 @@ def interval_of(between: Any, where: str) -> tuple[int, int]:
             remedy="Give how long after a row of the left one of the right happens, at least and "
             'at most, as in between=("-10 minutes", "1 hour").',
         )
-    earliest, latest = (signed_microseconds(b, f"A bound of {where}") for b in bounds)
+    earliest, latest = (signed_microseconds(bound_, f"A bound of {where}") for bound_ in bounds)
     if earliest > latest:
         raise InvalidFlowError(
             f"{where} has between={between!r}, which ends before it begins.",
@@ -712,10 +714,10 @@ def check_windows(
                 remedy=f"Give windows, as in window(gw.tumbling({_example_length(spec)})) or "
                 'window(gw.hopping("6 hours", every="1 hour")).',
             )
-    for kind, single in ((RowWindows, "windows of rows"), (Session, "a session")):
+    for kind, described in ((RowWindows, "windows of rows"), (Session, "a session")):
         if len(windows) > 1 and any(isinstance(spec, kind) for spec in windows):
             raise InvalidFlowError(
-                f"{where} has {single} beside other windows.",
+                f"{where} has {described} beside other windows.",
                 remedy="Call window(...) twice on the keyed stream, and give each result a name.",
             )
     if isinstance(windows[0], RowWindows):
@@ -775,38 +777,38 @@ def _window_option_conflicts(
     """
     consolidate, length_as = options["consolidate"], options["length_as"]
     session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
-    grows = "output='update'" if options["output"] == "update" else ""
-    alone = "share='never'" if options["share"] == "never" else ""
-    apart = "" if consolidate == "together" else f"consolidate={consolidate!r}"
-    local = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
-    if session and grows:
+    emits_updates = "output='update'" if options["output"] == "update" else ""
+    never_shared = "share='never'" if options["share"] == "never" else ""
+    consolidated = "" if consolidate == "together" else f"consolidate={consolidate!r}"
+    has_calendar = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
+    if session and emits_updates:
         remedy = (
             "Two sessions may become one, so what came out would have to be taken back; leave "
             "output= out."
         )
-        yield f"{session} and {grows}", remedy
-    if alone and grows:
+        yield f"{session} and {emits_updates}", remedy
+    if never_shared and emits_updates:
         remedy = "Windows that come out as they grow are made of panes; leave share= out."
-        yield f"{alone} and {grows}", remedy
-    if local and (alone or apart):
+        yield f"{never_shared} and {emits_updates}", remedy
+    if has_calendar and (never_shared or consolidated):
         remedy = (
             "Windows of local days and months always share panes, and are consolidated where "
             "these are; leave the option out."
         )
-        yield f"windows of a calendar, and {alone or apart}", remedy
-    if apart and (session or grows):
+        yield f"windows of a calendar, and {never_shared or consolidated}", remedy
+    if consolidated and (session or emits_updates):
         remedy = (
             "Only windows of fixed lengths that come out once, when they are over, are made of "
             "partial states; leave consolidate= out."
         )
-        yield f"{apart} and {session or grows}", remedy
-    if lateness is not None and (session or alone or apart):
+        yield f"{consolidated} and {session or emits_updates}", remedy
+    if lateness is not None and (session or never_shared or consolidated):
         remedy = (
             "Only windows of fixed lengths that share panes, and are consolidated where these "
             "are, can come out again; give the source more slack= instead, or leave the other "
             "option out."
         )
-        yield f"allowed_lateness={lateness!r} and {session or alone or apart}", remedy
+        yield f"allowed_lateness={lateness!r} and {session or never_shared or consolidated}", remedy
     if session and length_as is not None:
         problem = f"length_as={length_as!r} and a session, which has no length of its own"
         yield problem, "Leave length_as= out."

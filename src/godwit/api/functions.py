@@ -49,18 +49,18 @@ def check_annotations(
     hints = _parameter_types(function)
     if len(hints) < _PARAMETERS:
         return
-    (of_key, key), (of_rows, rows), (of_state, state_hint), *_ = hints
-    for wrong in (
-        _key_mismatch(of_key, key, keys),
-        _timer_mismatch(of_rows, rows)
+    (key_name, key), (rows_name, rows), (state_name, state_hint), *_ = hints
+    for mismatch in (
+        _key_mismatch(key_name, key, keys),
+        _timer_mismatch(rows_name, rows)
         if for_timers
-        else _rows_mismatch(of_rows, rows, row, has_timers),
-        _state_mismatch(of_state, state_hint, state),
+        else _rows_mismatch(rows_name, rows, row, has_timers),
+        _state_mismatch(state_name, state_hint, state),
     ):
-        if wrong:
-            taken, remedy = wrong
+        if mismatch:
+            found, remedy = mismatch
             raise InvalidFlowError(
-                f"Operator {operator!r}: function {function_name(function)!r} takes {taken}.",
+                f"Operator {operator!r}: function {function_name(function)!r} takes {found}.",
                 remedy=remedy,
                 operator=operator,
             )
@@ -70,17 +70,21 @@ def _parameter_types(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     """Return name and annotation of each parameter; `Any` for a missing annotation."""
     if isinstance(function, functools.partial) or not inspect.isfunction(function):
         return []
-    own = inspect.unwrap(function)
-    known = inspect.getclosurevars(own).nonlocals if inspect.isfunction(own) else {}
+    unwrapped = inspect.unwrap(function)
+    closure_names = (
+        inspect.getclosurevars(unwrapped).nonlocals if inspect.isfunction(unwrapped) else {}
+    )
     parameters = []
     for parameter in positional_parameters(function, _PARAMETERS):
         name, hint = parameter.name, parameter.annotation
         try:  # one by one: that of the result may stand for a type checker alone
             carrier = types.SimpleNamespace(__annotations__={name: hint})
-            looked_up = typing.get_type_hints(carrier, getattr(own, "__globals__", {}), {**known})
+            hints = typing.get_type_hints(
+                carrier, getattr(unwrapped, "__globals__", {}), {**closure_names}
+            )
         except Exception:  # noqa: BLE001 - annotations may be anything
-            looked_up = {}
-        parameters.append((name, Any if hint is parameter.empty else looked_up.get(name, Any)))
+            hints = {}
+        parameters.append((name, Any if hint is parameter.empty else hints.get(name, Any)))
     return parameters
 
 
@@ -173,10 +177,10 @@ def _state_mismatch(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
             f"Declare {name}: gw.types.State[{text}], and assign {name}.value.",
         )
     root = typing.get_origin(state) or state
-    alike = origin is root and (
+    is_same_type = origin is root and (
         not parts or not typing.get_args(state) or _may_be_same(hint, state)
     )
-    if alike or (origin is not root and _may_be_instance(hint, root)):
+    if is_same_type or (origin is not root and _may_be_instance(hint, root)):
         return None
     return f"{name}: {hinted}, and state={text}", f"Declare {name}: {text}, or give state={hinted}."
 

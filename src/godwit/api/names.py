@@ -101,8 +101,8 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
     if name.startswith("_"):
         return AttributeError(f"{where} has no attribute {name!r}")
     if name in _ON_ROWS or (keyed and name in _STREAM):
-        when = " before key_by" if keyed else ""
-        remedy = f"Use map{when}, as in stream.map(lambda df: df.{name}(...))."
+        where_to_call = " before key_by" if keyed else ""
+        remedy = f"Use map{where_to_call}, as in stream.map(lambda df: df.{name}(...))."
         if name == "map":
             remedy = "Call map before key_by, or after the operator."
         if name in ("union", "drop_duplicates"):

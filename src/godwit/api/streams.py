@@ -433,8 +433,10 @@ class Stream:
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
         check_on_missing(where, on_missing)
-        placed = check_partition_by(partition_by, keys, where)
-        options = operator_fields(self.node, keys, name, "drop_duplicates", partition_by=placed)
+        partition_columns = check_partition_by(partition_by, keys, where)
+        options = operator_fields(
+            self.node, keys, name, "drop_duplicates", partition_by=partition_columns
+        )
         options["on_missing"] = on_missing
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
@@ -483,8 +485,8 @@ class Stream:
         """
         where = f"key_by on {describe(self.node)}"
         keys = check_keys(columns, where, 'key_by("origin", "dest")') if columns else ()
-        placed = check_partition_by(partition_by, keys, where)
-        return KeyedStream(self.flow, self.node, keys, placed)
+        partition_columns = check_partition_by(partition_by, keys, where)
+        return KeyedStream(self.flow, self.node, keys, partition_columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -982,8 +984,8 @@ class KeyedStream:
         options = self._node_fields(name, _action_name(function))
         operator: str = options["name"]
         check_signature(f"Operator {operator!r}", function, CALLED, operator=operator)
-        known = f"Give one of {listing(FRAMES)}."
-        check_one_of(f"Operator {operator!r}", "frames", frames, FRAMES, known, operator=operator)
+        remedy = f"Give one of {listing(FRAMES)}."
+        check_one_of(f"Operator {operator!r}", "frames", frames, FRAMES, remedy, operator=operator)
         emitted = read_output(operator, output)
         node = ProcessNode(
             function=function,
@@ -1348,11 +1350,11 @@ class KeyedStream:
                 "would meet all rows.",
                 remedy="Key both streams by the columns that are equal in rows that match.",
             )
-        placed = [
+        partition_positions = [
             [side.keys.index(column) for column in side.partition_by or side.keys]
             for side in (self, other)
         ]
-        if len(self.keys) == len(other.keys) and placed[0] != placed[1]:
+        if len(self.keys) == len(other.keys) and partition_positions[0] != partition_positions[1]:
             raise InvalidFlowError(
                 f"{where} places rows of the left by {listing(self.partition_by or self.keys)} and "
                 f"those of the right by {listing(other.partition_by or other.keys)}.",

@@ -117,12 +117,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with a message, the names that are like the wrong one, and the help."""
         match = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
-        wrong, known = "", list(self._option_string_actions)
+        unknown_name, known = "", list(self._option_string_actions)
         if match is not None:
-            wrong, known = match[1], re.findall(r"[\w-]+", match[2])
+            unknown_name, known = match[1], re.findall(r"[\w-]+", match[2])
         elif message.startswith("unrecognized arguments: -"):
-            wrong = message.split()[2].partition("=")[0]
-        hint = did_you_mean(wrong, known) if wrong else ""
+            unknown_name = message.split()[2].partition("=")[0]
+        hint = did_you_mean(unknown_name, known) if unknown_name else ""
         super().error(f"{message}. {hint}See {self.prog} --help.")
 
 
@@ -152,9 +152,12 @@ def _naming_unusable_paths(args: argparse.Namespace) -> Iterator[None]:
         path = (
             Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
         )
-        named = [value.absolute() for value in vars(args).values() if isinstance(value, Path)]
+        argument_paths = [
+            value.absolute() for value in vars(args).values() if isinstance(value, Path)
+        ]
         if path is None or not any(
-            path.is_relative_to(each) or each.is_relative_to(path) for each in named
+            path.is_relative_to(argument_path) or argument_path.is_relative_to(path)
+            for argument_path in argument_paths
         ):
             raise
         raise GodwitError(

@@ -100,12 +100,12 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
     for level in range(1, instruction.levels + 1):
         next_boxes: Boxes = [[] for _ in instruction.places]
         for place, box in enumerate(boxes):
-            due, later = split_by_level(level, box)
-            next_boxes[place].extend(later)
+            payloads, later_payloads = split_by_level(level, box)
+            next_boxes[place].extend(later_payloads)
             # This thread is the user's, and goes on after the lane.
             with log_context(), counting_requests():
                 for lane, payload in reporting(
-                    run_lane(flow, parts.for_place(place), level, place, due)
+                    run_lane(flow, parts.for_place(place), level, place, payloads)
                 ):
                     next_boxes[lane].append(payload)
         boxes = next_boxes

@@ -269,9 +269,9 @@ def _run_keep(args: argparse.Namespace) -> int:
 def _run_kept(args: argparse.Namespace) -> int:
     """Print the kept epochs; return the exit status."""
     epochs_by_name = CommitLog.open_read_only(opened_checkpoint(args.path)).kept_epochs()
-    for name, own in epochs_by_name.items():
-        when = datetime.fromtimestamp(own.at_s, UTC).isoformat(timespec="seconds")
-        _print_safely(f"{name}: epoch {own.epoch}, kept since {when}")
+    for name, kept_epoch in epochs_by_name.items():
+        when = datetime.fromtimestamp(kept_epoch.at_s, UTC).isoformat(timespec="seconds")
+        _print_safely(f"{name}: epoch {kept_epoch.epoch}, kept since {when}")
     if not epochs_by_name:
         _print_safely(f"{args.path}: no epoch is kept")
     return 0
@@ -289,12 +289,12 @@ def _run_release(args: argparse.Namespace) -> int:
 def _run_take_back(args: argparse.Namespace) -> int:
     """Make an earlier epoch the last one; return the exit status."""
     storage = opened_checkpoint(args.path)
-    asked = int(args.epoch) if args.epoch.isdecimal() else args.epoch
+    requested = int(args.epoch) if args.epoch.isdecimal() else args.epoch
     lease = acquire_lease(storage, "godwit checkpoint take-back")
     try:
         take_back(storage, None, "take-back")
-        epoch = resolve_epoch(CommitLog.open_read_only(storage), asked)
-        taken_back = take_back(storage, asked, "take-back", again=True)
+        epoch = resolve_epoch(CommitLog.open_read_only(storage), requested)
+        taken_back = take_back(storage, requested, "take-back", repeat=True)
     finally:
         lease.release()
     if taken_back is None or taken_back.last == epoch:
@@ -353,8 +353,8 @@ def _position_text(position: Any) -> str:
     """Return a source's position in one line: files in words, others as JSON, shortened."""
     shown = describe_position(position)
     if shown is not position:
-        whole = counted(shown["files"], "file")
-        return f"{whole} whole, {shown['reading']}" if "reading" in shown else whole
+        num_files = counted(shown["files"], "file")
+        return f"{num_files} whole, {shown['reading']}" if "reading" in shown else num_files
     text = _position_json(position)
     if len(text) > _POSITION:
         text = f"{text[:_POSITION]}… ({human_bytes(len(text))})"
@@ -478,7 +478,7 @@ def _print_verification(path: str, report: VerificationReport, targets: TargetRe
     )
     if report.collected:
         checked += f"; {counted(report.collected, 'file')} collected by the running query meanwhile"
-    span = (
+    epochs_text = (
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if targets.unseen:
@@ -486,13 +486,13 @@ def _print_verification(path: str, report: VerificationReport, targets: TargetRe
     for refused in targets.refused:
         tell(console, f"A start is refused: {refused.problem} {refused.remedy}")
     problems = "whole" if report.ok else counted(len(report.findings), "problem")
-    tell(console, f"{path}: {problems}; {span}; checked {checked}")
+    tell(console, f"{path}: {problems}; {epochs_text}; checked {checked}")
     if report.ok:
         return
     table = Table("file", "problem", "what to do", show_lines=True)
     for finding in report.findings:
         table.add_row(
-            *(Text(printable(said)) for said in (finding.file, finding.problem, finding.remedy))
+            *(Text(printable(cell)) for cell in (finding.file, finding.problem, finding.remedy))
         )
     console.print(table)
 
@@ -515,15 +515,15 @@ def _run_copy(args: argparse.Namespace) -> int:
     target, source = CheckpointStorage.open(args.dst), CheckpointStorage.open(args.src)
     report = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
-    for left in carry_files(target, () if latest is None else latest.outputs, source=source):
+    for not_carried in carry_files(target, () if latest is None else latest.outputs, source=source):
         _print_safely(
-            f"Not carried: {left}. Leave them there until the copy has been started "
+            f"Not carried: {not_carried}. Leave them there until the copy has been started "
             "and has delivered them.",
             file=sys.stderr,
         )
-    upto = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
+    position_text = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
     _print_safely(
-        f"{args.dst}: copied {upto}, {counted(report.files, 'file')} "
+        f"{args.dst}: copied {position_text}, {counted(report.files, 'file')} "
         f"({human_bytes(report.file_bytes)}), query {report.query_id}"
     )
     return 0
@@ -642,10 +642,10 @@ def _run_repair(args: argparse.Namespace) -> int:
         steps, taken_back = _repair_plan(storage, args.back_to)
         execute_repair(storage, steps)
         _print_repair(args.path, steps, taken_back, applied=True)
-        left, _ = _repair_plan(storage)
-        if left:
+        remaining_steps, _ = _repair_plan(storage)
+        if remaining_steps:
             _print_safely("Left to do:")
-            _print_repair(args.path, left, (), applied=False)
+            _print_repair(args.path, remaining_steps, (), applied=False)
             return 1
         return _print_start_check(args.path, storage)
     finally:
@@ -684,10 +684,10 @@ def _print_repair(
     if not steps:
         _print_safely(f"{path}: nothing to repair")
         return
-    works = [step for step in steps if step.action != "none"]
-    if works:
-        what = "done" if applied else "found"
-        _print_safely(f"{path}: {counted(len(works), 'step')} {what}")
+    repairs = [step for step in steps if step.action != "none"]
+    if repairs:
+        outcome = "done" if applied else "found"
+        _print_safely(f"{path}: {counted(len(repairs), 'step')} {outcome}")
     else:
         _print_safely(
             f"{path}: nothing was done, since nothing here can be repaired. Restore the files from "

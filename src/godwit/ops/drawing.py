@@ -60,25 +60,27 @@ def flow_svg(graph: FlowGraph) -> str:
     columns = sorted({box.column for box in boxes})
     widths = {
         column: _CHARACTER
-        * max(len(text) for b in boxes if b.column == column for text in _short_texts(b))
+        * max(len(text) for box_ in boxes if box_.column == column for text in _short_texts(box_))
         + 24
         for column in columns
     }
-    lefts, left = {}, 8
+    column_lefts, next_left = {}, 8
     for column in columns:
-        lefts[column] = left
-        left += widths[column] + _SPACE
-    corner = {box.id: (lefts[box.column], 8 + places[box.id] * (_HEIGHT + _GAP)) for box in boxes}
+        column_lefts[column] = next_left
+        next_left += widths[column] + _SPACE
+    corner = {
+        box.id: (column_lefts[box.column], 8 + places[box.id] * (_HEIGHT + _GAP)) for box in boxes
+    }
     size = {box.id: widths[box.column] for box in boxes}
     loops = any(edge.back for edge in edges)
-    tall = 8 + (max(places.values(), default=-1) + 1) * (_HEIGHT + _GAP) + (24 if loops else 0)
-    wide = max(left - _SPACE + 8, 16)
-    parts = [_draw_edge(edge, corner, size, tall) for edge in edges]
+    height = 8 + (max(places.values(), default=-1) + 1) * (_HEIGHT + _GAP) + (24 if loops else 0)
+    width = max(next_left - _SPACE + 8, 16)
+    parts = [_draw_edge(edge, corner, size, height) for edge in edges]
     parts += [_draw_node(box, *corner[box.id], size[box.id]) for box in boxes]
     name = html.escape(f"Flow {graph.name!r}")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
-        f'viewBox="0 0 {wide} {tall}" role="img" aria-label="{name}" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{name}" font-family="sans-serif" '
         'font-size="12" fill="none" stroke="currentColor" style="max-width: 100%">'
         f"<title>{name}</title>{''.join(parts)}</svg>"
     )
@@ -150,14 +152,21 @@ def _arrange_rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], 
 
     In a column, nodes are ordered by the rows of the nodes that they read.
     """
-    places: dict[tuple[str, str], int] = {}
+    row_of_node: dict[tuple[str, str], int] = {}
     for column in sorted({box.column for box in boxes}):
         means = {}
         for number, box in enumerate(box for box in boxes if box.column == column):
-            above = [places[e.start] for e in edges if e.end == box.id and e.start in places]
-            means[box.id] = (sum(above) / len(above) if above else float(number), number)
-        places |= {id_: row for row, id_ in enumerate(sorted(means, key=means.__getitem__))}
-    return places
+            start_rows = [
+                row_of_node[edge.start]
+                for edge in edges
+                if edge.end == box.id and edge.start in row_of_node
+            ]
+            means[box.id] = (
+                sum(start_rows) / len(start_rows) if start_rows else float(number),
+                number,
+            )
+        row_of_node |= {id_: row for row, id_ in enumerate(sorted(means, key=means.__getitem__))}
+    return row_of_node
 
 
 def _short_texts(box: Box) -> tuple[str, str]:
@@ -173,9 +182,9 @@ def _draw_node(box: Box, x: int, y: int, width: int) -> str:
     """Return SVG of a node at a position in pixels."""
     name, label = map(html.escape, _short_texts(box))
     middle = x + width // 2
-    about = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
+    title = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
     return (
-        f'<g><title>{about}</title><rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" '
+        f'<g><title>{title}</title><rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" '
         f'rx="{_ROUND[box.id[0]]}" pointer-events="all"/>'
         f'<g fill="currentColor" stroke="none" text-anchor="middle">'
         f'<text x="{middle}" y="{y + 19}" font-weight="bold">{name}</text>'
@@ -187,29 +196,29 @@ def _draw_edge(
     edge: Edge,
     corner: dict[tuple[str, str], tuple[int, int]],
     size: dict[tuple[str, str], int],
-    tall: int,
+    height: int,
 ) -> str:
     """Return SVG of an edge as an arrow with its number of maps.
 
-    `corner`, `size`: node → position and width of its box. `tall`: height of the picture.
+    `corner`, `size`: node → position and width of its box. `height`: height of the picture.
     """
-    (x, y), (to_x, to_y) = corner[edge.start], corner[edge.end]
-    y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
+    (x, y), (end_x, end_y) = corner[edge.start], corner[edge.end]
+    y, end_y = y + _HEIGHT // 2, end_y + _HEIGHT // 2
     if edge.back:  # below everything, and up again
-        x, to_x = x + size[edge.start] // 2, to_x + size[edge.end] // 2
-        y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
-        curve = f"M{x} {y} C{x} {tall} {to_x} {tall} {to_x} {to_y}"
-        arrow = f"M{to_x - 4} {to_y + 7} L{to_x} {to_y} L{to_x + 4} {to_y + 7}"
+        x, end_x = x + size[edge.start] // 2, end_x + size[edge.end] // 2
+        y, end_y = y + _HEIGHT // 2, end_y + _HEIGHT // 2
+        curve = f"M{x} {y} C{x} {height} {end_x} {height} {end_x} {end_y}"
+        arrow = f"M{end_x - 4} {end_y + 7} L{end_x} {end_y} L{end_x + 4} {end_y + 7}"
         return f'<path d="{curve}" stroke-dasharray="5 4"/><path d="{arrow}"/>'
     x += size[edge.start]
-    bend = (x + to_x) // 2
-    curve = f"M{x} {y} C{bend} {y} {bend} {to_y} {to_x} {to_y}"
-    arrow = f"M{to_x - 7} {to_y - 4} L{to_x} {to_y} L{to_x - 7} {to_y + 4}"
+    bend = (x + end_x) // 2
+    curve = f"M{x} {y} C{bend} {y} {bend} {end_y} {end_x} {end_y}"
+    arrow = f"M{end_x - 7} {end_y - 4} L{end_x} {end_y} L{end_x - 7} {end_y + 4}"
     maps = ""
     if edge.maps:
         label = f"{edge.maps} map{'s' if edge.maps > 1 else ''}"
         maps = (
-            f'<text x="{bend}" y="{(y + to_y) // 2 - 6}" fill="currentColor" stroke="none" '
+            f'<text x="{bend}" y="{(y + end_y) // 2 - 6}" fill="currentColor" stroke="none" '
             f'text-anchor="middle" font-size="11">{label}</text>'
         )
     return f'<path d="{curve}"/><path d="{arrow}"/>{maps}'

@@ -105,8 +105,10 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
             operator=operator,
         )
     if current is None:
-        every = {**version.operators, **version.retained}
-        names = sorted(name for name, own in every.items() if not own.part_of)
+        all_operators = {**version.operators, **version.retained}
+        names = sorted(
+            name for name, operator_version in all_operators.items() if not operator_version.part_of
+        )
         raise CheckpointError(
             f"The checkpoint {log.storage.uri!r} has no operator {operator!r}.",
             remedy=f"Its operators are {', '.join(names) or '(none)'}.",
@@ -213,26 +215,26 @@ def _entries_of_key(
     entries = []
     for chain in chains:
         parts = [] if chain.snapshot is None else [(chain.snapshot.block, 0, chain.snapshot.rows)]
-        parts += [(s.block, *rows_of(s, chain.key_group)) for s in chain.segments]
+        parts += [(segment.block, *rows_of(segment, chain.key_group)) for segment in chain.segments]
         latest: dict[tuple[Any, ...], tuple[int, pa.RecordBatch]] = {}
         for block, first, end in parts:
             # in UTC, as in descriptions; other runs may have written another zone
             batch = in_utc(cache.read(block).slice(first, end - first))
             types.update((str(field.type), field.type) for field in batch.schema)
             hashes, keys = batch.column(0).to_numpy(), batch.select(range(1, num_keys[1] + 1))
-            last = batch.column(batch.num_columns - 1)
+            last_column = batch.column(batch.num_columns - 1)
             removed = np.zeros(batch.num_rows, np.bool_)
-            if batch.num_columns > num_keys[1] + 1 and pa.types.is_boolean(last.type):
-                removed = last.to_numpy(zero_copy_only=False)
+            if batch.num_columns > num_keys[1] + 1 and pa.types.is_boolean(last_column.type):
+                removed = last_column.to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(matches(keys.select(range(num_keys[0])))):
                 entry = keys.slice(row, 1)
-                name = tuple(map(repr, entry.to_pylist()[0].values()))
-                latest.pop(name, None)
+                identity = tuple(map(repr, entry.to_pylist()[0].values()))
+                latest.pop(identity, None)
                 if not removed[row]:
-                    latest[name] = int(hashes[row]), entry
+                    latest[identity] = int(hashes[row]), entry
         if latest:
-            numbers, rows = zip(*latest.values(), strict=True)
-            hashes = np.array(numbers, np.int64)
+            latest_hashes, rows = zip(*latest.values(), strict=True)
+            hashes = np.array(latest_hashes, np.int64)
             entries.append((chain.key_group, hashes, pa.concat_batches(rows)))
     return entries
 

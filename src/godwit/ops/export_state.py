@@ -73,19 +73,23 @@ def export_states(
             remedy="Export its state once the query has committed an epoch.",
         )
     version = log.version(log.flow)
-    known = {name: own for name, own in version.operators.items() if not own.part_of}
+    operator_versions = {
+        name: operator_version
+        for name, operator_version in version.operators.items()
+        if not operator_version.part_of
+    }
     for name in operators:
-        if name not in known:
+        if name not in operator_versions:
             raise CheckpointError(
                 f"The checkpoint {storage.uri!r} has no operator {name!r}.",
-                remedy=f"{did_you_mean(name, [*known])}Its operators are {listing(known)}.",
+                remedy=f"{did_you_mean(name, [*operator_versions])}Its operators are {listing(operator_versions)}.",
                 operator=name,
             )
     directory.mkdir(parents=True, exist_ok=True)
-    for name, own in known.items():
+    for name, operator_version in operator_versions.items():
         if operators and name not in operators:
             continue
-        states = [state for state in own.states if not state.startswith("broadcast_")]
+        states = [state for state in operator_version.states if not state.startswith("broadcast_")]
         for state in states:
             stem = name if len(states) == 1 else f"{name}-{state}"
             file = directory / f"{stem}.parquet"

@@ -38,14 +38,14 @@ def with_health(app: WSGIApplication) -> WSGIApplication:
     return answer
 
 
-def _health_answer(wanted: str, parameters: str) -> tuple[str, dict[str, Any]]:
+def _health_answer(check_name: str, parameters: str) -> tuple[str, dict[str, Any]]:
     """Return the status of an answer, and its values."""
     from godwit.runtime.query import open_queries  # noqa: PLC0415  not for `godwit ui`
 
     try:
-        given = {name: values[-1] for name, values in parse_qs(parameters).items()}
-        name = given.pop("query", None)
-        limits: Any = {key: _NUMBERS[key](value) for key, value in given.items()}
+        arguments = {name: values[-1] for name, values in parse_qs(parameters).items()}
+        name = arguments.pop("query", None)
+        limits: Any = {key: _NUMBERS[key](value) for key, value in arguments.items()}
     except (KeyError, ValueError):
         known = ", ".join(("query", *_NUMBERS))
         return "400 Bad Request", {"error": f"Known parameters: {known}; limits are numbers."}
@@ -53,8 +53,8 @@ def _health_answer(wanted: str, parameters: str) -> tuple[str, dict[str, Any]]:
         query.name: query.health(**limits) for query in open_queries() if name in {None, query.name}
     }
     # Before the first query has started, a process is alive, and not ready.
-    passed = all(values[wanted] for values in health.values())
+    is_passed = all(values[check_name] for values in health.values())
     if not health:
-        passed = wanted == "alive" and name is None
-    status = "200 OK" if passed else "503 Service Unavailable"
-    return status, {wanted: passed, "queries": health}
+        is_passed = check_name == "alive" and name is None
+    status = "200 OK" if is_passed else "503 Service Unavailable"
+    return status, {check_name: is_passed, "queries": health}

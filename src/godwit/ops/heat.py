@@ -72,8 +72,8 @@ def moved_placement(
         if not 0 < size <= MAX_NUM_KEY_GROUPS or len(lanes) != len(key_groups):
             raise ValueError
         column = np.full(size, _UNKNOWN, np.uint16)
-        same = before is not None and list(before.lanes) == values["lanes"]
-        if before is not None and same and len(before.lane_of) == size:
+        has_same_lanes = before is not None and list(before.lanes) == values["lanes"]
+        if before is not None and has_same_lanes and len(before.lane_of) == size:
             column[:] = before.lane_of
         column[key_groups] = lanes  # an IndexError where it is made up
         return column
@@ -137,8 +137,8 @@ def _component_heat(
     size = len(placement.lane_of)
     busy_ms, flags = np.zeros(size), np.zeros(size, np.uint8)
     if load is not None:
-        known = (load.key_groups >= 0) & (load.key_groups < size)
-        busy_ms[load.key_groups[known]] = load.busy_ms[known] / max(epochs, 1)
+        is_in_range = (load.key_groups >= 0) & (load.key_groups < size)
+        busy_ms[load.key_groups[is_in_range]] = load.busy_ms[is_in_range] / max(epochs, 1)
     flags[[group for group in warming if group < size]] = _WARMING
     place_of, places = _rows_of_map(placement)
     row_ms = np.bincount(place_of, busy_ms, len(places))

@@ -25,25 +25,34 @@ def advice_figure(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
     for row, (title, stage) in zip(
         figure.subplots(len(shown), 2, squeeze=False, width_ratios=(3, 2)), shown, strict=True
     ):
-        time, work = row
+        time_axes, work_axes = row
         batches = [batch.first for batch in stage.drawn]
         for label, color, seconds in (
-            ("as it ran", _RED, [b.as_run_s / b.count for b in stage.drawn]),
-            ("partitions moved", _BLUE, [b.moved_s / b.count for b in stage.drawn]),
-            ("mean of the slots", _GREY, [b.mean_s / b.count for b in stage.drawn]),
+            ("as it ran", _RED, [batch_.as_run_s / batch_.count for batch_ in stage.drawn]),
+            ("partitions moved", _BLUE, [batch_.moved_s / batch_.count for batch_ in stage.drawn]),
+            ("mean of the slots", _GREY, [batch_.mean_s / batch_.count for batch_ in stage.drawn]),
         ):
-            time.plot(batches, seconds, color=color, label=label, linewidth=1.2)
-        time.set_xlabel("micro-batch")
-        time.set_ylabel("seconds")
-        time.set_ylim(bottom=0)
+            time_axes.plot(batches, seconds, color=color, label=label, linewidth=1.2)
+        time_axes.set_xlabel("micro-batch")
+        time_axes.set_ylabel("seconds")
+        time_axes.set_ylim(bottom=0)
         # A dollar sign would begin a formula.
-        time.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
-        time.legend(fontsize=8)
-        spent = sorted((p.work_s for p in stage.partitions.values()), reverse=True)
-        work.bar(range(len(spent[:_PARTITIONS])), spent[:_PARTITIONS], color=_RED, width=1.0)
-        work.axhline(sum(spent) / len(spent), color=_GREY, linestyle="--", linewidth=1)
-        work.set_xlabel("partitions, by work")
-        work.set_ylabel("seconds in all")
+        time_axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
+        time_axes.legend(fontsize=8)
+        partition_work_s = sorted(
+            (partition.work_s for partition in stage.partitions.values()), reverse=True
+        )
+        work_axes.bar(
+            range(len(partition_work_s[:_PARTITIONS])),
+            partition_work_s[:_PARTITIONS],
+            color=_RED,
+            width=1.0,
+        )
+        work_axes.axhline(
+            sum(partition_work_s) / len(partition_work_s), color=_GREY, linestyle="--", linewidth=1
+        )
+        work_axes.set_xlabel("partitions, by work")
+        work_axes.set_ylabel("seconds in all")
     return figure
 
 

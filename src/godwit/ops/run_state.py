@@ -397,40 +397,43 @@ def _with_epoch(state: RunState, point: Point) -> RunState:
 
     An epoch that has a point already changes nothing.
     """
-    before = _points_before(state.points, point.epoch)
-    if before is None:
+    points_before = _points_before(state.points, point.epoch)
+    if points_before is None:
         return state
-    points, step = (*before, point), state.step
+    points, step = (*points_before, point), state.step
     if len(points) > 1 and points[-2].epochs < step:
         points = (*points[:-2], points[-2].merged(point))
     if len(points) > MAX_POINTS:
         pairs = [points[start : start + 2] for start in range(0, len(points), 2)]
         points = tuple(pair[0].merged(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs)
         step *= 2
-    usual_ms = median(state.recent_ms) if state.recent_ms else point.took_ms
-    longer_s = max(0.0, point.took_ms - usual_ms) / 1e3
+    median_ms = median(state.recent_ms) if state.recent_ms else point.took_ms
+    pause_s = max(0.0, point.took_ms - median_ms) / 1e3
     movements = state.movements
     if state.switched:
         movements = tuple(
-            replace(m, pause_s=max(m.pause_s or 0.0, longer_s))
+            replace(movement, pause_s=max(movement.pause_s or 0.0, pause_s))
             # An epoch's figures come after its delivery, and the end of a migration before it.
-            if m.component in state.switched
-            and (m.ended_s is None or (m.ended == "finished" and m.ended_epoch == point.epoch))
-            else m
-            for m in movements
+            if movement.component in state.switched
+            and (
+                movement.ended_s is None
+                or (movement.ended == "finished" and movement.ended_epoch == point.epoch)
+            )
+            else movement
+            for movement in movements
         )
     movements = tuple(
         replace(
-            m,
-            pause_s=longer_s,
-            moved=m.moves,
+            movement,
+            pause_s=pause_s,
+            moved=movement.moves,
             ended="finished",
             ended_s=point.at_s,
             ended_epoch=point.epoch,
         )
-        if _recovers_on_demand(state, m) and point.epoch > m.began_epoch
-        else m
-        for m in movements
+        if _recovers_on_demand(state, movement) and point.epoch > movement.began_epoch
+        else movement
+        for movement in movements
     )
     return replace(
         state,
@@ -748,11 +751,13 @@ def _apply_switched(state: RunState, values: Mapping[str, Any]) -> RunState:
 
 def _without_copies(state: RunState, component: str, key_groups: Any) -> RunState:
     """Return the state in which these key groups are not being copied any more."""
-    gone, copies = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
-    if not gone & copies.keys():
+    finished, copies = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
+    if not finished & copies.keys():
         return state
     warming = dict(state.frame.warming)
-    warming[component] = {key_group: e for key_group, e in copies.items() if key_group not in gone}
+    warming[component] = {
+        key_group: executor for key_group, executor in copies.items() if key_group not in finished
+    }
     return replace(state, frame=replace(state.frame, warming=warming))
 
 
@@ -800,23 +805,29 @@ def _apply_resumed(state: RunState, values: Mapping[str, Any]) -> RunState:
     since_s = state.suspended_s.get(component)
     if since_s is None:
         return state
-    waited_s, many = max(0.0, at_s - since_s), len(values["key_groups"])
+    waited_s, num_resumed = max(0.0, at_s - since_s), len(values["key_groups"])
 
     def resumed(movement: Movement) -> Movement:
         """Add the key groups and their wait to a movement under way; end a complete recovery."""
         if movement.component != component or movement.ended_s is not None:
             return movement
-        moved = min(movement.moved + many, movement.moves)
-        later = replace(movement, pause_s=max(movement.pause_s or 0.0, waited_s), moved=moved)
+        moved = min(movement.moved + num_resumed, movement.moves)
+        updated = replace(movement, pause_s=max(movement.pause_s or 0.0, waited_s), moved=moved)
         if movement.strategy != "recovery" or moved < movement.moves:
-            return later
-        return replace(later, ended="finished", ended_s=at_s, ended_epoch=int(values["epoch"]))
+            return updated
+        return replace(updated, ended="finished", ended_s=at_s, ended_epoch=int(values["epoch"]))
 
     movements = tuple(map(resumed, state.movements))
-    still = {c: s for c, s in state.suspended_s.items() if c != component}
-    if any(m.component == component and m.ended_s is None for m in movements):
-        still = dict(state.suspended_s)
-    return replace(state, movements=movements, suspended_s=still)
+    suspended_s = {
+        component_: since
+        for component_, since in state.suspended_s.items()
+        if component_ != component
+    }
+    if any(
+        movement_.component == component and movement_.ended_s is None for movement_ in movements
+    ):
+        suspended_s = dict(state.suspended_s)
+    return replace(state, movements=movements, suspended_s=suspended_s)
 
 
 # -- decisions ------------------------------------------------------------------------------------

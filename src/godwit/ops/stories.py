@@ -130,10 +130,10 @@ class Measurements:
         last, before = self.last, self.before
         if last is None or before is None:
             return ""
-        apart = abs(last.arrival_per_s - before.arrival_per_s)
-        known = 3 * last.arrival_error * last.arrival_per_s
-        clear = apart > max(known, 0.1 * before.arrival_per_s)
-        return f" ({before.arrival_per_s:,.0f} in the period before)" if clear else ""
+        difference_per_s = abs(last.arrival_per_s - before.arrival_per_s)
+        error_per_s = 3 * last.arrival_error * last.arrival_per_s
+        is_clear = difference_per_s > max(error_per_s, 0.1 * before.arrival_per_s)
+        return f" ({before.arrival_per_s:,.0f} in the period before)" if is_clear else ""
 
     def noise_text(self) -> str:
         """Return the range of the periods before, which changed nothing, as text."""

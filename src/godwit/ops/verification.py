@@ -499,13 +499,13 @@ class _Verification:
             return
         filed = np.repeat(np.array(filed_under, np.int64), np.diff(ends))
         actual = key_groups_of(column.to_numpy(), self.num_key_groups)
-        wrong = np.flatnonzero(actual != filed)
-        if len(wrong):
+        misplaced = np.flatnonzero(actual != filed)
+        if len(misplaced):
             self.add_finding(
                 ref.file,
-                f"{where} has {len(wrong)} rows in the wrong key group, the first in row "
-                f"{wrong[0]}: it is filed under {filed[wrong[0]]} and belongs to "
-                f"{actual[wrong[0]]}.",
+                f"{where} has {len(misplaced)} rows in the wrong key group, the first in row "
+                f"{misplaced[0]}: it is filed under {filed[misplaced[0]]} and belongs to "
+                f"{actual[misplaced[0]]}.",
                 _REPORT,
             )
 
@@ -666,11 +666,13 @@ class _RecordPlan:
         """
         last, chains = self._last_reachable()
         genuine = [
-            n for n, record in self.commits.items() if n > last and self._belongs_here(record)
+            number_
+            for number_, record in self.commits.items()
+            if number_ > last and self._belongs_here(record)
         ]
         if self.back_to is not None:
             self._check_back_to(last)
-            genuine = [n for n in self.commits if n > last]
+            genuine = [number_ for number_ in self.commits if number_ > last]
         taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
         problem = self._end_problem(last, chains, taken_back)
         if problem is not None:
@@ -678,18 +680,22 @@ class _RecordPlan:
             return RecordRepair(steps=tuple(self.steps), records=())
         if chains is None:
             return RecordRepair(steps=tuple(self.steps), records=())
-        above = f"It is later than epoch {last}, the last one that can be replayed."
+        problem_of_later = f"It is later than epoch {last}, the last one that can be replayed."
         for path_of, numbers in ((commit_path, self.commits), (manifest_path, self.manifests)):
             for number in sorted(number for number in numbers if number > last):
-                self._add_step(path_of(number), above, "set aside")
-        records = [r for n, r in sorted(self.commits.items()) if n <= last and r is not None]
+                self._add_step(path_of(number), problem_of_later, "set aside")
+        records = [
+            record_
+            for number_, record_ in sorted(self.commits.items())
+            if number_ <= last and record_ is not None
+        ]
         unreadable = {
-            n
-            for n, manifest in self.manifests.items()
-            if n <= last and (manifest is None or not self._matches_record(manifest))
+            number_
+            for number_, manifest in self.manifests.items()
+            if number_ <= last and (manifest is None or not self._matches_record(manifest))
         }
-        named = {records[-1].manifest} - {-1, *self.manifests}
-        for number in sorted(unreadable | named):
+        named_manifests = {records[-1].manifest} - {-1, *self.manifests}
+        for number in sorted(unreadable | named_manifests):
             self._rewrite_manifest(number)
         self._plan_manifest(chains, records[-1])
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
@@ -772,8 +778,8 @@ class _RecordPlan:
             if self.commits.get(following, ...) is None:
                 return commit_path(following), self._damage_of(following)
             return None
-        gone = [block.file for block, _ in _missing_blocks(self.storage, chains.blocks())]
-        for file in (*gone, *self._collected_records(chains)):
+        collected = [block.file for block, _ in _missing_blocks(self.storage, chains.blocks())]
+        for file in (*collected, *self._collected_records(chains)):
             problem = (
                 f"{self._damage_of(following)} The checkpoint cannot go back to epoch {last}: "
                 f"{file} was deleted as garbage."

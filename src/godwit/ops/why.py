@@ -89,15 +89,18 @@ def why_json(state: RunState, last: int) -> dict[str, Any]:
 def why_text(state: RunState, last: int) -> str:
     """Return the last decisions of a run as text, the latest last."""
     shown = state.decisions[-last:]
-    parts = [_story_text(_decision_time(d.at_s, state.last_s or d.at_s), d.story) for d in shown]
+    parts = [
+        _story_text(_decision_time(decision.at_s, state.last_s or decision.at_s), decision.story)
+        for decision in shown
+    ]
     num_not_shown = len(state.decisions) - len(shown)
     if num_not_shown:
         parts.insert(
             0, f"({counted(num_not_shown, 'earlier decision')}: --last {len(state.decisions)})"
         )
-    since = _story_since(state)
-    if since is not None:
-        parts.append(_story_text("since then" if shown else "so far", since))
+    latest_story = _story_since(state)
+    if latest_story is not None:
+        parts.append(_story_text("since then" if shown else "so far", latest_story))
     return "\n\n".join(parts)
 
 

@@ -93,7 +93,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
         """Return a sink of a connector or of another package; suggest one for an unknown name."""
-        return plugins.member("sinks", __name__, name, __all__, SINKS, own=_FILES)
+        return plugins.member("sinks", __name__, name, __all__, SINKS, own_modules=_FILES)
 
 
 def __dir__() -> list[str]:

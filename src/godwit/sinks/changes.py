@@ -128,15 +128,15 @@ def netted_rows(
     if are_few:
         rows = list(read())
         read = lambda: rows  # noqa: E731
-    chosen = _chosen_rows(read, list(keys), kind, version)
+    chosen_signs = _chosen_rows(read, list(keys), kind, version)
     written = [*keys, *([] if version is None else [version])]
     for sign in (-1, 1):
         start = 0
         for batch in read():
-            part = chosen[start : start + batch.num_rows] == sign
+            is_written = chosen_signs[start : start + batch.num_rows] == sign
             start += batch.num_rows
-            if part.any():
-                yield _written(batch.filter(pa.array(part)), written, sign)
+            if is_written.any():
+                yield _written(batch.filter(pa.array(is_written)), written, sign)
 
 
 def paired_rows(rows: pa.RecordBatch, keys: Sequence[str], kind: Kind) -> pa.RecordBatch:
@@ -147,22 +147,28 @@ def paired_rows(rows: pa.RecordBatch, keys: Sequence[str], kind: Kind) -> pa.Rec
     signs = values_of(rows.column(CHANGE.name))
     if kind == "upserts":
         chosen = _chosen_rows(lambda: [rows], list(keys), kind, None)
-        ends = np.concatenate([np.flatnonzero(chosen == sign) for sign in (-1, 1)])
-        return _written(rows.take(pa.array(ends)), keys, 1)
+        written_rows = np.concatenate([np.flatnonzero(chosen == sign) for sign in (-1, 1)])
+        return _written(rows.take(pa.array(written_rows)), keys, 1)
     key, count = numbers_of_rows(rows.select(keys))
-    left = _left_of_sum(key, rows.select([n for n in rows.schema.names if n != CHANGE.name]), signs)
-    last = np.full((2, count), -1)
-    last[(signs[left] > 0).astype(np.int64), key[left]] = left  # the last one counts
-    gone, new = last
-    ends = np.concatenate([gone[(gone >= 0) & (new < 0)], np.sort(new[new >= 0])])
-    former = np.where(signs[ends] > 0, gone[key[ends]], -1)
-    taken = _written(rows.take(pa.array(ends)), keys, 1)
-    names = [name for name in rows.schema.names if name != CHANGE.name]
-    parts = rows.select(names).take(pa.array(np.maximum(former, 0)))
-    struct = pa.StructArray.from_arrays(
-        parts.columns, fields=list(parts.schema), mask=pa.array(former < 0)
+    uncancelled = _left_of_sum(
+        key, rows.select([column for column in rows.schema.names if column != CHANGE.name]), signs
     )
-    return taken.append_column(FORMER, struct)
+    last = np.full((2, count), -1)
+    last[(signs[uncancelled] > 0).astype(np.int64), key[uncancelled]] = (
+        uncancelled  # the last one counts
+    )
+    old_rows, new_rows = last
+    written_rows = np.concatenate(
+        [old_rows[(old_rows >= 0) & (new_rows < 0)], np.sort(new_rows[new_rows >= 0])]
+    )
+    old_of_written = np.where(signs[written_rows] > 0, old_rows[key[written_rows]], -1)
+    written = _written(rows.take(pa.array(written_rows)), keys, 1)
+    names = [name for name in rows.schema.names if name != CHANGE.name]
+    parts = rows.select(names).take(pa.array(np.maximum(old_of_written, 0)))
+    struct = pa.StructArray.from_arrays(
+        parts.columns, fields=list(parts.schema), mask=pa.array(old_of_written < 0)
+    )
+    return written.append_column(FORMER, struct)
 
 
 def _written(rows: pa.RecordBatch, keys: Sequence[str], sign: int) -> pa.RecordBatch:
@@ -204,13 +210,15 @@ def _chosen_rows(
     if kind != "changes":
         chosen[last] = signs[last]
         return chosen
-    alone = np.bincount(key, minlength=count)[key] == 1
-    chosen[alone] = signs[alone]
-    others = np.flatnonzero(~alone)
-    if len(others):
-        rows_of_others = _rows_at(read(), others)
-        left = others[_last_of_sum(key[others], rows_of_others, signs[others], age[others])]
-        chosen[left] = signs[left]
+    is_alone = np.bincount(key, minlength=count)[key] == 1
+    chosen[is_alone] = signs[is_alone]
+    contested = np.flatnonzero(~is_alone)
+    if len(contested):
+        contested_rows = _rows_at(read(), contested)
+        last_uncancelled = contested[
+            _last_of_sum(key[contested], contested_rows, signs[contested], age[contested])
+        ]
+        chosen[last_uncancelled] = signs[last_uncancelled]
     return chosen
 
 
@@ -222,8 +230,10 @@ def _last_of_sum(
     Of the rows that are left: the last one of the newest ones with 1, else of those with -1; none
     if nothing is left.
     """
-    left = _left_of_sum(key, rows, signs)
-    order = left[np.lexsort((left, signs[left], age[left], key[left]))]
+    uncancelled = _left_of_sum(key, rows, signs)
+    order = uncancelled[
+        np.lexsort((uncancelled, signs[uncancelled], age[uncancelled], key[uncancelled]))
+    ]
     ends = np.flatnonzero(np.diff(key[order], append=-1))
     last: IntArray = order[ends]
     return last
@@ -234,12 +244,12 @@ def rows_of_table(changes: pa.Table, keys: Sequence[str] | None) -> pa.Table:
 
     `keys`: columns of the key, if the rows are upserts; ``None``: they are changes.
     """
-    rows = without_sign(changes.schema)
+    table_schema = without_sign(changes.schema)
     if not changes.num_rows:
-        return rows.empty_table()
+        return table_schema.empty_table()
     batch = batch_of(changes)
     signs = values_of(batch.column(CHANGE.name))
-    group, count = numbers_of_rows(batch.select(rows.names if keys is None else list(keys)))
+    group, count = numbers_of_rows(batch.select(table_schema.names if keys is None else list(keys)))
     num_left = np.bincount(group, weights=signs, minlength=count).astype(np.int64)
     candidates = np.flatnonzero(signs > 0)
     if keys is not None:
@@ -247,9 +257,11 @@ def rows_of_table(changes: pa.Table, keys: Sequence[str] | None) -> pa.Table:
         num_left[:] = 1
     order = candidates[np.lexsort((-candidates, group[candidates]))]  # the last ones first
     starts = np.searchsorted(group[order], group[order])
-    left = order[np.arange(len(order)) - starts < num_left[group[order]]]
-    stay = pa.array(np.sort(left[signs[left] > 0]))
-    return pa.Table.from_batches([batch.select(rows.names).take(stay)], schema=rows)
+    kept = order[np.arange(len(order)) - starts < num_left[group[order]]]
+    kept_inserts = pa.array(np.sort(kept[signs[kept] > 0]))
+    return pa.Table.from_batches(
+        [batch.select(table_schema.names).take(kept_inserts)], schema=table_schema
+    )
 
 
 def is_newest(rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
@@ -268,10 +280,10 @@ def is_newest(rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
 
 def _left_of_sum(key: IntArray, rows: pa.RecordBatch, signs: npt.NDArray[np.int8]) -> IntArray:
     """Return the positions of rows of which equal ones do not cancel out."""
-    named = rows.rename_columns([str(number) for number in range(rows.num_columns)])
-    equal, _ = numbers_of_rows(named.append_column("key", column_of(key, None, pa.int64())))
-    net = np.bincount(equal, weights=signs)
-    return np.flatnonzero(net[equal] * signs > 0)
+    numbered = rows.rename_columns([str(number) for number in range(rows.num_columns)])
+    row_value, _ = numbers_of_rows(numbered.append_column("key", column_of(key, None, pa.int64())))
+    net_sign = np.bincount(row_value, weights=signs)
+    return np.flatnonzero(net_sign[row_value] * signs > 0)
 
 
 def _rows_at(batches: Iterable[pa.RecordBatch], positions: IntArray) -> pa.RecordBatch:

@@ -73,19 +73,21 @@ def continue_delivery(
     if way == "refuse":
         raise _diverged_error(name, problem, sink)
     if way == "new_writer":
-        after = problem.resume_after
-        sink.continue_after(point_of_epoch(epochs, after))
-        return f"sink {name}: {problem.what}; it continues as a new writer after epoch {after}"
+        resume_after = problem.resume_after
+        sink.continue_after(point_of_epoch(epochs, resume_after))
+        return (
+            f"sink {name}: {problem.what}; it continues as a new writer after epoch {resume_after}"
+        )
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _diverged_error(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
-    left = divergence_of(sink.last_delivered(), epochs, position)
-    if left is not None:
-        raise _diverged_error(name, left, sink)
-    now = sink.last_delivered()
+    remaining_problem = divergence_of(sink.last_delivered(), epochs, position)
+    if remaining_problem is not None:
+        raise _diverged_error(name, remaining_problem, sink)
+    last_delivered = sink.last_delivered()
     return (
         f"sink {name}: {problem.what}; it was rolled back to "
-        f"{'nothing' if now is None or now.epoch < 0 else f'epoch {now.epoch}'}"
+        f"{'nothing' if last_delivered is None or last_delivered.epoch < 0 else f'epoch {last_delivered.epoch}'}"
     )
 
 

@@ -90,13 +90,13 @@ def destination_of(path: str) -> str:
     if (local := local_path_of(path)) is not None:
         return local
     base, _, query = shown_uri(path).partition("?")
-    scheme, _, rest = base.partition("://")
+    scheme, _, location = base.partition("://")
     name = _SCHEMES.get(scheme.lower(), scheme.lower())
-    place = rest.removeprefix(f"{HIDDEN}@").rstrip("/")
+    place = location.removeprefix(f"{HIDDEN}@").rstrip("/")
     if name in _AZURE:
         # Before the @ of Azure stands the container, unless it is only a password.
-        before, sign, _ = path.partition("://")[2].partition("@")
-        container = before.partition(":")[0] if sign else ""
+        user_part, sign, _ = path.partition("://")[2].partition("@")
+        container = user_part.partition(":")[0] if sign else ""
         place = f"{container}@{place}" if container else place
     server = [field for field in query.split("&") if field.startswith("endpoint_override=")]
     return "?".join([f"{name}://{place}", *server])
@@ -118,7 +118,7 @@ def place_of(destination: str, options: Mapping[str, str] = MappingProxyType({})
     ('azure://lake/out/a', 'azure://lake/out/a')
     """
     base, _, query = destination.partition("?")
-    scheme, _, rest = base.partition("://")
+    scheme, _, location = base.partition("://")
     if scheme == "s3":
         server = query.partition("=")[2] or _setting(_ENDPOINT, options)
         host = re.sub("^https?://|/+$", "", unquote(server))
@@ -126,7 +126,7 @@ def place_of(destination: str, options: Mapping[str, str] = MappingProxyType({})
         return base if not host or is_aws else f"{base}?{host}"
     if scheme not in _AZURE:
         return destination
-    authority, _, path = rest.partition("/")
+    authority, _, path = location.partition("/")
     user, _, host = authority.rpartition("@")
     account, _, domain = host.partition(".")
     if domain.startswith(("dfs.", "blob.")):
@@ -163,8 +163,8 @@ def try_directory(filesystem: pafs.FileSystem, path: str) -> bool:
     On a local disk a directory is made in it, or in the nearest one above it, and removed at once.
     Elsewhere only the bucket is looked up: a trial could leave names behind.
     """
-    here = local_path(filesystem, path)
-    if here is None:
+    local = local_path(filesystem, path)
+    if local is None:
         kind = filesystem.get_file_info(path).type
         if kind is pafs.FileType.File:
             raise NotADirectoryError(errno.ENOTDIR, "a file of this name is there", path)
@@ -172,16 +172,18 @@ def try_directory(filesystem: pafs.FileSystem, path: str) -> bool:
         if filesystem.type_name in {"s3", "gcs"} and not exists(filesystem, bucket):
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", bucket)
         return bool(kind is pafs.FileType.Directory)
-    here = here.absolute()
-    above = next(path for path in (here, *here.parents) if os.path.lexists(path))
+    local = local.absolute()
+    existing_parent = next(path for path in (local, *local.parents) if os.path.lexists(path))
     try:
-        Path(tempfile.mkdtemp(prefix=".godwit-", dir=above)).rmdir()
+        Path(tempfile.mkdtemp(prefix=".godwit-", dir=existing_parent)).rmdir()
     except NotADirectoryError as error:
-        raise NotADirectoryError(error.errno, "this is not a directory", str(above)) from None
+        raise NotADirectoryError(
+            error.errno, "this is not a directory", str(existing_parent)
+        ) from None
     except OSError as error:
-        what = f"no directory can be made here ({error.strerror})"
-        raise OSError(error.errno, what, str(above)) from None
-    return above == here
+        problem = f"no directory can be made here ({error.strerror})"
+        raise OSError(error.errno, problem, str(existing_parent)) from None
+    return existing_parent == local
 
 
 # Of network file systems, and of those that nothing is written to.

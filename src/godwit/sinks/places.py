@@ -121,15 +121,15 @@ def _of_sources(
     flow: CompiledFlow, read: Mapping[str, Sequence[ReadDirectory]]
 ) -> Iterator[_Place]:
     """Yield the directories of sources, as far as they are known; `read`: see `check_places`."""
-    own: dict[str, list[ReadDirectory | None]] = {}
+    directories_of_source: dict[str, list[ReadDirectory | None]] = {}
     for name, source in flow.own_sources.items():
         parts = getattr(source, "parts", (source,))  # of a sequence
-        own[name] = [getattr(part, "directory", None) for part in parts]
+        directories_of_source[name] = [getattr(part, "directory", None) for part in parts]
         for place in dict.fromkeys(
             place for part in parts for place in getattr(part, "places", ())
         ):
             yield _Place(kind="source", name=name, place=place, identity=place)
-    for name, directories in [*own.items(), *read.items()]:
+    for name, directories in [*directories_of_source.items(), *read.items()]:
         for directory in directories:
             if directory is not None and directory.location is not None:
                 destination = destination_of(directory.location)
@@ -165,20 +165,24 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
     """Raise if two places are the same, or one is inside the other, and that is not right."""
     if first.kind == second.kind == "source":
         return
-    longer = len(first.parts) >= len(second.parts)
-    inner, outer = (first, second) if longer else (second, first)
-    within = _path_within(inner.parts, outer.parts)
-    if within is None:
+    first_is_longer = len(first.parts) >= len(second.parts)
+    inner, outer = (first, second) if first_is_longer else (second, first)
+    inner_path = _path_within(inner.parts, outer.parts)
+    if inner_path is None:
         return
-    if not within and first.shares and second.shares:
+    if not inner_path and first.shares and second.shares:
         return
-    if within and outer.kind == "source":
-        names = (f"{within}/{name}" for name in inner.writes)
+    if inner_path and outer.kind == "source":
+        names = (f"{inner_path}/{name}" for name in inner.writes)
         if not any(map(outer.reads, names)):
             return
-    if within and (inner.kind, outer.kind) == ("checkpoint", "sink") and _is_hidden(within, outer):
+    if (
+        inner_path
+        and (inner.kind, outer.kind) == ("checkpoint", "sink")
+        and _is_hidden(inner_path, outer)
+    ):
         return
-    if first.kind == second.kind and not within:
+    if first.kind == second.kind and not inner_path:
         raise InvalidFlowError(
             f"Sinks {second.name!r} and {first.name!r} of flow {flow!r} write to one place, "
             f"{first.place}.",
@@ -187,11 +191,11 @@ def _check_pair(first: _Place, second: _Place, flow: str) -> None:
             flow=flow,
             sink=first.name,
         )
-    where = f"inside that of {outer}, {outer.place}" if within else f"that of {outer}, too"
-    what = "directory" if len(inner.parts) > 1 else "table"
+    relation = f"inside that of {outer}, {outer.place}" if inner_path else f"that of {outer}, too"
+    noun = "directory" if len(inner.parts) > 1 else "table"
     raise InvalidFlowError(
-        f"The {what} of {inner}, {inner.place}, is {where}: {_EFFECTS[inner.kind, outer.kind]}.",
-        remedy=f"Give each a {what} of its own, beside the other.",
+        f"The {noun} of {inner}, {inner.place}, is {relation}: {_EFFECTS[inner.kind, outer.kind]}.",
+        remedy=f"Give each a {noun} of its own, beside the other.",
         flow=flow,
     )
 
@@ -205,17 +209,17 @@ def _is_hidden(within: str, directory: _Place) -> bool:
 def _path_within(inner: tuple[str, ...], outer: tuple[str, ...]) -> str | None:
     """Return the path of a place in another; empty if they are one, ``None`` if it is outside."""
     size = len(outer)
-    head, within = inner[:size], "/".join(inner[size:])
+    head, inner_path = inner[:size], "/".join(inner[size:])
     if head == outer:
-        return within
+        return inner_path
     if len(head) < size or not outer[0].startswith("/"):
         return None
-    above, directory = Path(*head), Path(*outer)
+    same_depth, directory = Path(*head), Path(*outer)
     try:
-        return within if os.path.samefile(above, directory) else None  # noqa: PTH121
+        return inner_path if os.path.samefile(same_depth, directory) else None  # noqa: PTH121
     except OSError:
-        alike = [part.casefold() for part in head] == [part.casefold() for part in outer]
-        return within if alike and _ignores_case(directory) else None
+        equal_but_case = [part.casefold() for part in head] == [part.casefold() for part in outer]
+        return inner_path if equal_but_case and _ignores_case(directory) else None
 
 
 def _ignores_case(path: Path) -> bool:

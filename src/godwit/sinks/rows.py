@@ -52,14 +52,14 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
             sink=context.name,
         )
     unique = context.unique_keys
-    named = None if keys is None else tuple(dict.fromkeys(column_names(keys)))
-    if named == () or (named is None and not unique):
+    given_columns = None if keys is None else tuple(dict.fromkeys(column_names(keys)))
+    if given_columns == () or (given_columns is None and not unique):
         raise SinkError(
             f"Sink {context.name!r} is to upsert, but no columns identify its rows.",
             remedy='Name the columns that identify a row (keys=[...]), or use mode="append".',
             sink=context.name,
         )
-    if named is None and () in unique:
+    if given_columns is None and () in unique:
         raise SinkError(
             f"Sink {context.name!r} is to upsert the one row that is the result of a whole stream, "
             "and no column identifies it.",
@@ -67,22 +67,26 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
             'keys=["id"]; or use mode="append", which writes a row for each epoch.',
             sink=context.name,
         )
-    chosen = unique[0] if named is None else named
-    require_columns(context, chosen, "keys")
+    key_columns = unique[0] if given_columns is None else given_columns
+    require_columns(context, key_columns, "keys")
     # A column that a map made may tell rows apart as well as the window it was made of.
-    may_suffice = context.mapped and not set(chosen) < set(unique[0] if unique else ())
-    if unique and not may_suffice and not any(set(u) <= set(chosen) for u in unique):
+    may_suffice = context.mapped and not set(key_columns) < set(unique[0] if unique else ())
+    if (
+        unique
+        and not may_suffice
+        and not any(set(unique_columns) <= set(key_columns) for unique_columns in unique)
+    ):
         narrowest = unique[-1]
-        missing = [name for name in narrowest if name not in chosen]
+        missing = [name for name in narrowest if name not in key_columns]
         raise SinkError(
-            f"Sink {context.name!r}: rows that have the same {listing(chosen)} would replace one "
+            f"Sink {context.name!r}: rows that have the same {listing(key_columns)} would replace one "
             f"another, though they are different results, which {listing(unique[0])} tell apart.",
             remedy=f"Add {listing(missing)} to keys, or leave keys out. If only the newest row is "
             "wanted, give the column another name in a map before the sink.",
             sink=context.name,
             columns=missing,
         )
-    return chosen
+    return key_columns
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:

@@ -75,9 +75,9 @@ class MemorySink(Sink):
             return text_block(repr(self))
         result = self.table()
         shown = result.slice(0, _SHOWN)
-        more = f", the first {_SHOWN}" if result.num_rows > _SHOWN else ""
+        note = f", the first {_SHOWN}" if result.num_rows > _SHOWN else ""
         rows = zip(*(column.to_pylist() for column in shown.columns), strict=True)
-        return table(f"{result.num_rows} rows{more}", result.schema.names, rows)
+        return table(f"{result.num_rows} rows{note}", result.schema.names, rows)
 
     def open(self, context: SinkContext) -> None:
         """Set the columns of the query; drop stored rows of another query or of other columns."""
@@ -158,18 +158,20 @@ class MemorySink(Sink):
             tables = tables[-1:]
         rows = pa.concat_tables([context.schema.empty_table(), *tables])
         if context.kind != "rows" and not context.complete:
-            named = context.table_keys if keys is None else column_names(keys)
-            require_columns(context, named, "keys")
-            if context.kind == "changes" or (named and UNCHANGED.name not in rows.schema.names):
-                return rows_of_table(rows, named if context.kind == "upserts" else None)
+            identifying = context.table_keys if keys is None else column_names(keys)
+            require_columns(context, identifying, "keys")
+            if context.kind == "changes" or (
+                identifying and UNCHANGED.name not in rows.schema.names
+            ):
+                return rows_of_table(rows, identifying if context.kind == "upserts" else None)
         if keys is None and () in context.unique_keys and not context.complete:
             return rows.slice(max(rows.num_rows - 1, 0))  # the result of a whole stream is one row
         default = () if context.complete else next(iter(context.unique_keys), ())
-        chosen = default if keys is None else column_names(keys)
-        require_columns(context, chosen, "keys")
-        if not chosen:
+        key_columns = default if keys is None else column_names(keys)
+        require_columns(context, key_columns, "keys")
+        if not key_columns:
             return rows
-        return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
+        return rows.filter(pa.array(last_of_each_key(rows.select(list(key_columns)))))
 
     def _matching_rows(self, schema: pa.Schema) -> dict[int, pa.Table]:
         """Return epoch → stored rows in the time zone of `schema`; none if their columns differ."""

@@ -134,20 +134,28 @@ class Writing:
                 sink=context.name,
             )
         # A deleted row has no values.
-        columns = [f if f.name in keys else f.with_nullable(True) for f in table.schema]
-        named = dict(zip(self._added, self._added, strict=True)) | dict(self.rename or {})
+        columns = [
+            field_ if field_.name in keys else field_.with_nullable(True) for field_ in table.schema
+        ]
+        added_names = dict(zip(self._added, self._added, strict=True)) | dict(self.rename or {})
         if self.mode == "history":
-            added = [pa.field(named["valid_to"], dtype), pa.field(named["current"], pa.bool_())]
-            version = named["valid_from"]
-            columns = [f.with_name(version) if f.name == order_by else f for f in columns]
+            added = [
+                pa.field(added_names["valid_to"], dtype),
+                pa.field(added_names["current"], pa.bool_()),
+            ]
+            version = added_names["valid_from"]
+            columns = [
+                field_.with_name(version) if field_.name == order_by else field_
+                for field_ in columns
+            ]
         else:
-            added = [] if context.kind == "rows" else [pa.field(named[DELETED], pa.bool_())]
+            added = [] if context.kind == "rows" else [pa.field(added_names[DELETED], pa.bool_())]
             version = order_by
         schema = pa.schema([*columns, *added])
         if len(set(schema.names)) < len(schema.names):
-            twice = next(name for name in schema.names if schema.names.count(name) > 1)
+            repeated = next(name for name in schema.names if schema.names.count(name) > 1)
             raise SinkError(
-                f"Sink {context.name!r} would have column {twice!r} twice: its own, and that of "
+                f"Sink {context.name!r} would have column {repeated!r} twice: its own, and that of "
                 "the rows.",
                 remedy=f'Name the sink\'s column, as in rename={{"{self._added[0]}": "other"}}.',
                 sink=context.name,

@@ -84,7 +84,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
         """Return a source of a connector or of another package; suggest one for an unknown name."""
-        return plugins.member("sources", __name__, name, __all__, _MEANT, own=_FILES)
+        return plugins.member("sources", __name__, name, __all__, _MEANT, own_modules=_FILES)
 
 
 def __dir__() -> list[str]:

@@ -31,7 +31,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
         """Return a format of a connector or of another package; suggest one for an unknown name."""
-        return plugins.member("formats", "gw.formats", name, __all__, _MEANT, own=_PLAIN)
+        return plugins.member("formats", "gw.formats", name, __all__, _MEANT, own_modules=_PLAIN)
 
 
 def __dir__() -> list[str]:

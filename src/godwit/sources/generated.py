@@ -125,7 +125,7 @@ class GeneratedSource(Source):
         """Return the position after an epoch of at most `limit` rows, not beyond `until`."""
         rows = position["rows"]
         ends = [self._num_due(position["start_us"])]
-        ends += [rows + most for most in (limit, self._max_rows) if most is not None]
+        ends += [rows + max_rows for max_rows in (limit, self._max_rows) if max_rows is not None]
         ends += [] if until is None else [until["rows"]]
         return {**position, "rows": max(rows, min(ends))}
 
@@ -149,13 +149,13 @@ class GeneratedSource(Source):
         row_bytes = sum(8 if pa.types.is_primitive(dtype) else 32 for dtype in self.schema.types)
         return [
             Split(
-                rows=upto - begin_row,
-                size_bytes=(upto - begin_row) * row_bytes,
-                what=f"rows {begin_row} to {upto - 1}",
-                payload=(begin_row, upto, begin["start_us"]),
+                rows=end_row - begin_row,
+                size_bytes=(end_row - begin_row) * row_bytes,
+                what=f"rows {begin_row} to {end_row - 1}",
+                payload=(begin_row, end_row, begin["start_us"]),
             )
-            for begin_row, upto in itertools.pairwise(edges)
-            if upto > begin_row
+            for begin_row, end_row in itertools.pairwise(edges)
+            if end_row > begin_row
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

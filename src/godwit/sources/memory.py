@@ -207,7 +207,9 @@ class MemorySource(Source):
         (2, 1, 3)
         """
         ends = [self._count]
-        ends += [position + most for most in (limit, self._max_rows) if most is not None]
+        ends += [
+            position + max_rows for max_rows in (limit, self._max_rows) if max_rows is not None
+        ]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 

@@ -132,15 +132,15 @@ class SequenceSource(Source):
             end = position["end"]
             is_inside = until is not None and until["part"] == _OLD
             bound = until["position"] if until is not None and is_inside else end
-            after = old.latest(begin, limit=limit, until=bound)
-            if after != begin:
-                return self._in_old(after, end, position["new"])
+            reached = old.latest(begin, limit=limit, until=bound)
+            if reached != begin:
+                return self._in_old(reached, end, position["new"])
             if is_inside:
                 return position
             begin = position["new"]
         bound = None if until is None else until["position"]
-        after = new.latest(begin, limit=limit, until=bound)
-        return position if after == begin else {"part": _NEW, "position": after}
+        reached = new.latest(begin, limit=limit, until=bound)
+        return position if reached == begin else {"part": _NEW, "position": reached}
 
     def end(self, position: Position) -> Position:
         new = self._sources[_NEW]
@@ -176,16 +176,16 @@ class SequenceSource(Source):
         """Yield the rows of a split that the cut leaves to its source."""
         part, inner = split.payload
         source, condition = self._sources[part], self._conditions[part]
-        needed = columns
+        read_names = columns
         if condition is not None:  # a condition does not say which columns it reads
-            needed = self._schema.names
-        filled = self._fits if part == _OLD else ()
-        schema = pa.schema([self._schema.field(name) for name in needed])
-        for batch in source.read(inner, [name for name in needed if name not in filled]):
+            read_names = self._schema.names
+        missing_names = self._fits if part == _OLD else ()
+        schema = pa.schema([self._schema.field(name) for name in read_names])
+        for batch in source.read(inner, [name for name in read_names if name not in missing_names]):
             if isinstance(batch, Unreadable):
                 yield batch
                 continue
-            rows = _with_columns(batch, schema) if filled else batch
+            rows = _with_columns(batch, schema) if missing_names else batch
             if condition is None:
                 yield rows
                 continue
@@ -228,22 +228,24 @@ def _check_fit(old: Source, new: Source) -> tuple[str, ...]:
     A first source of plain rows may lack the columns of changes: its rows are inserted.
     """
     where = f"The sources {old.identity!r} and {new.identity!r}"
-    filled: tuple[str, ...] = ()
+    missing_names: tuple[str, ...] = ()
     if old.kind != new.kind:
         if old.kind != "rows":
             raise InvalidFlowError(
                 f"{where} are a sequence of {old.kind} and {new.kind}.",
                 remedy="Let both have the same kind of rows, or the first one plain rows.",
             )
-        filled = tuple(name for name in _FILLED if name in new.schema.names)
+        missing_names = tuple(name for name in _FILLED if name in new.schema.names)
     differences = []
     types = {field.name: field.type for field in new.schema}
     for field in old.schema:
-        other = types.pop(field.name, None)
-        if other is None or field.name in filled or not other.equals(field.type):
-            differences.append(f"{field.name} ({field.type}, then {other or 'missing'})")
+        new_type = types.pop(field.name, None)
+        if new_type is None or field.name in missing_names or not new_type.equals(field.type):
+            differences.append(f"{field.name} ({field.type}, then {new_type or 'missing'})")
     differences += [
-        f"{name} (missing, then {dtype})" for name, dtype in types.items() if name not in filled
+        f"{name} (missing, then {dtype})"
+        for name, dtype in types.items()
+        if name not in missing_names
     ]
     if differences:
         raise InvalidFlowError(
@@ -252,13 +254,13 @@ def _check_fit(old: Source, new: Source) -> tuple[str, ...]:
             "include= or schema=.",
         )
     for name in ("unreadable", "rejects", "table_keys"):
-        ours, theirs = getattr(old, name), getattr(new, name)
-        if ours and theirs and ours != theirs:
+        old_value, new_value = getattr(old, name), getattr(new, name)
+        if old_value and new_value and old_value != new_value:
             raise InvalidFlowError(
                 f"{where} do not agree in {name}.",
                 remedy='Give both the same rejects= and keys=, or on_bad="refuse" to one of them.',
             )
-    return filled
+    return missing_names
 
 
 def _conditions(cut: object, schema: pa.Schema) -> tuple[str, tuple[pc.Expression, pc.Expression]]:

@@ -134,17 +134,17 @@ class BackgroundCopies:
                 spark=self._spark.sparkContext,
             )
 
-        def fetch(asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+        def fetch(request: PeerCopies) -> dict[StateId, dict[int, int]]:
             """Copy key groups from a peer, in a Spark job; return state → key group → version."""
-            source = self._cluster.executors.get(asked.executor)
+            source = self._cluster.executors.get(request.executor)
             if source is None:
-                raise MigrationError(f"Executor {asked.executor} is gone.")
+                raise MigrationError(f"Executor {request.executor} is gone.")
             return {
                 state: fetch_copies(
                     self._copy_request(state, order.executor),
                     source.name,
                     source.location,
-                    asked.key_groups,
+                    request.key_groups,
                     self._spark.sparkContext,
                 )
                 for state in order.states

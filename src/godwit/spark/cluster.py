@@ -89,9 +89,9 @@ class SparkCluster:
 
         Before it returns, Spark's log entries that define the batch's rows are durable.
         """
-        secured = None
+        forced_log = None
         if batch is not None and self.micro_batches is not None:
-            secured = self.beside.submit(self.micro_batches.force_log, batch.ref)
+            forced_log = self.beside.submit(self.micro_batches.force_log, batch.ref)
         used = [executor for executor, _ in instruction.places]
         try:
             with self.lost.cancel_if_lost(used, self.executors):
@@ -110,21 +110,21 @@ class SparkCluster:
             self._by_files = False
             raise
         except Exception as error:
-            gone = self.lost.pop_lost()
+            lost_executor = self.lost.pop_lost()
             if self._gate.closed:
                 raise
-            if (shown := self._gate.explain(error)) is not error:
-                raise shown from None
-            if gone is not None:
-                raise AttemptLostError(f"executor {gone} was lost") from error
+            if (explained := self._gate.explain(error)) is not error:
+                raise explained from None
+            if lost_executor is not None:
+                raise AttemptLostError(f"executor {lost_executor} was lost") from error
             if _CANCELLED in str(error):
                 raise AttemptLostError("all jobs of the application were cancelled") from error
             raise
         if batch is not None:
             # of own sources alone: Spark reads the same rows of a micro-batch again, by its log
             check_repeated_reads(reports, batch.splits)
-        if secured is not None:
-            secured.result()
+        if forced_log is not None:
+            forced_log.result()
         return reports
 
     def batch_committed(self, rows: int) -> int | None:
@@ -229,12 +229,12 @@ class LostExecutors:
         the epoch was planned.
         """
         used = frozenset(executors)
-        gone = sorted(name for name in used if name not in present)
+        missing = sorted(name for name in used if name not in present)
         with self._lock:
-            self._used = frozenset() if gone else used
-            self._lost = gone[0] if gone else None
-        if gone:
-            raise ConnectionError(gone[0])
+            self._used = frozenset() if missing else used
+            self._lost = missing[0] if missing else None
+        if missing:
+            raise ConnectionError(missing[0])
         try:
             yield
         finally:

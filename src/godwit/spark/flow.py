@@ -78,8 +78,8 @@ class Flow(LogicalFlow):
 
     def _check_source(self, name: str, dataframe: Any) -> None:
         """Raise unless a DataFrame fits the flow's sources: of one session, without Spark state."""
-        others = [other for other, known in self.sources.items() if is_stand_in(known)]
-        if len(others) < len(self.sources) if is_stand_in(dataframe) else others:
+        stand_ins = [name_ for name_, source in self.sources.items() if is_stand_in(source)]
+        if len(stand_ins) < len(self.sources) if is_stand_in(dataframe) else stand_ins:
             raise InvalidFlowError(
                 f"Some sources of flow {self.name!r} are DataFrames of a session, and some are "
                 "stand-ins (gw.testing.stream).",

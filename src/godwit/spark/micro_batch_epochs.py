@@ -435,15 +435,17 @@ class MicroBatchLooks:
         if progress is None or progress["batchId"] != number:
             return {}
         backlogs: dict[str, list[tuple[int, float]]] = {}
-        taken = 0
+        num_offsets = 0
         for name, source in zip(self._names, progress["sources"], strict=True):
-            begin, end, latest = (source.get(f"{w}Offset") for w in ("start", "end", "latest"))
-            taken += offsets_behind(begin, end) or 0
+            begin, end, latest = (
+                source.get(f"{which_offset}Offset") for which_offset in ("start", "end", "latest")
+            )
+            num_offsets += offsets_behind(begin, end) or 0
             behind = offsets_behind(end, latest)
             if behind is not None:
                 backlogs[name] = [(at_us, behind + backlogs.get(name, [(0, 0.0)])[0][1])]
-        rows_an_offset = self._rows / taken if taken else 1.0
+        rows_an_offset = self._rows / num_offsets if num_offsets else 1.0
         return {
-            name: [(us, n * rows_an_offset) for us, n in points]
+            name: [(time_us, offsets * rows_an_offset) for time_us, offsets in points]
             for name, points in backlogs.items()
         }

@@ -137,11 +137,13 @@ class MicroBatchQuery(EpochDriver):
 
         ``None`` before Spark knows it.
         """
-        of_spark, own = source_lag(self.spark_query), self._figures.sources()
-        if of_spark is None and not own:
+        spark_lag, own_sources = source_lag(self.spark_query), self._figures.sources()
+        if spark_lag is None and not own_sources:
             return None
-        batch, frames = (-1, []) if of_spark is None else (of_spark["batchId"], of_spark["sources"])
-        return {"batchId": batch, "sources": [*frames, *own]}
+        batch, spark_sources = (
+            (-1, []) if spark_lag is None else (spark_lag["batchId"], spark_lag["sources"])
+        )
+        return {"batchId": batch, "sources": [*spark_sources, *own_sources]}
 
     def rows_held_back(self) -> int | None:
         """Return the number of unread rows in sources of both kinds; ``None`` if unknown."""
@@ -151,16 +153,16 @@ class MicroBatchQuery(EpochDriver):
 
     def add_source_figures(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return epochs' progress with the figures of sources of both kinds."""
-        noted, entries = self._figures.recorded(), list(progress)
+        recorded, entries = self._figures.recorded(), list(progress)
         filled = []
-        for plain, of_frames in zip(
+        for entry, with_spark_figures in zip(
             entries, add_source_figures(entries, self.spark_query), strict=True
         ):
-            epoch = plain["epoch"]
-            figures = of_frames if self._epochs.had_micro_batch(epoch) else plain
-            own = noted[epoch][0] if epoch in noted else []
-            if own:
-                figures = {**figures, "sources": [*figures.get("sources", ()), *own]}
+            epoch = entry["epoch"]
+            figures = with_spark_figures if self._epochs.had_micro_batch(epoch) else entry
+            own_figures = recorded[epoch][0] if epoch in recorded else []
+            if own_figures:
+                figures = {**figures, "sources": [*figures.get("sources", ()), *own_figures]}
             filled.append(figures)
         return filled
 

@@ -469,13 +469,15 @@ class _Opener:
         return fused | named
 
 
-def _announce_executor_changes(coordinator: Coordinator, former: Mapping[str, int]) -> None:
+def _announce_executor_changes(
+    coordinator: Coordinator, executors_before: Mapping[str, int]
+) -> None:
     """Announce executors that came or were lost while the parts of a run were closed.
 
-    `former`: executor → lanes, of those before.
+    `executors_before`: executor → lanes, of those before.
     """
-    present = coordinator.view.executors
-    for name in sorted(former.keys() - present.keys()):
+    executors_now = coordinator.view.executors
+    for name in sorted(executors_before.keys() - executors_now.keys()):
         coordinator.announce(events.ExecutorLost, executor=name)
-    for name in sorted(present.keys() - former.keys()):
-        coordinator.announce(events.ExecutorAdded, executor=name, lanes=present[name])
+    for name in sorted(executors_now.keys() - executors_before.keys()):
+        coordinator.announce(events.ExecutorAdded, executor=name, lanes=executors_now[name])

@@ -242,10 +242,14 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
 
     Raises `InvalidFlowError` if that session cannot run the flow.
     """
-    own = next((frame.sparkSession for frame in flow.sources.values()), None)
+    dataframe_session = next((frame.sparkSession for frame in flow.sources.values()), None)
     if given is None:
-        session = SparkSession.builder.getOrCreate() if own is None else own
-    elif own is None or own._jsparkSession == getattr(given, "_jsparkSession", None):  # noqa: SLF001
+        session = (
+            SparkSession.builder.getOrCreate() if dataframe_session is None else dataframe_session
+        )
+    elif dataframe_session is None or dataframe_session._jsparkSession == getattr(
+        given, "_jsparkSession", None
+    ):  # noqa: SLF001
         session = given
     else:
         raise InvalidFlowError(
@@ -302,8 +306,8 @@ def _start_spark(
 
     writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)
     if options.trigger is not None:
-        given: dict[str, Any] = dict(options.trigger)
-        writer = writer.trigger(**given)
+        trigger: dict[str, Any] = dict(options.trigger)
+        writer = writer.trigger(**trigger)
     uri = f"{hadoop_location(options.checkpoint)}/spark"
     with without_credentials(uri), quick_local_logs(rows.sparkSession, uri):
         started = writer.option("checkpointLocation", uri).start()

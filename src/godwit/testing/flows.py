@@ -188,9 +188,9 @@ def run(
         raise InvalidInputError(
             "Both epochs= and rows_per_epoch= were given.", remedy="Give one of them."
         )
-    cut = {
-        source: split_into_epochs(source, given, epochs=epochs, rows_per_epoch=rows_per_epoch)
-        for source, given in inputs.items()
+    rows_of_epochs = {
+        source: split_into_epochs(source, rows_, epochs=epochs, rows_per_epoch=rows_per_epoch)
+        for source, rows_ in inputs.items()
     }
     check_loops(inputs, played.flow.loops)
     with played:
@@ -198,7 +198,9 @@ def run(
         played._end_with_what_is_there()  # noqa: SLF001
         for number in itertools.count() if epochs is None else range(epochs):
             rows = {
-                source: batches[number] for source, batches in cut.items() if number < len(batches)
+                source: batches[number]
+                for source, batches in rows_of_epochs.items()
+                if number < len(batches)
             }
             if not rows and not played._reads:  # noqa: SLF001
                 break
@@ -356,12 +358,12 @@ class Run:
         compiled = flow.compiled()
         check_places(compiled)
         check_columns_of_sinks(compiled)
-        taken = take_back(self._storage, from_epoch, uuid.uuid4().hex[:12])
-        if taken is not None and taken.goes_on_after is None:  # as targets are rolled back
-            self._last_delivered = taken.epoch
-            for of_epochs in self._rows.values():
-                for epoch in [epoch for epoch in of_epochs if epoch > taken.epoch]:
-                    del of_epochs[epoch]
+        rollback = take_back(self._storage, from_epoch, uuid.uuid4().hex[:12])
+        if rollback is not None and rollback.goes_on_after is None:  # as targets are rolled back
+            self._last_delivered = rollback.epoch
+            for rows_of_epochs in self._rows.values():
+                for epoch in [epoch for epoch in rows_of_epochs if epoch > rollback.epoch]:
+                    del rows_of_epochs[epoch]
         if repartition or placed:  # then the last epoch is perhaps not the last one any more
             self._deliver_last()
         names = UserNames(compiled.operators)
@@ -374,7 +376,7 @@ class Run:
             components=components,
             repartition=repartition,
             placed=placed,
-            taken_back=taken,
+            taken_back=rollback,
             delivered=repartition or bool(placed),
             initial=initial_state_of(*initial, compiled),
             close_at_end=self._close_at_end,
@@ -1078,17 +1080,17 @@ class Run:
         check_sources(watermarks, self.flow.sources)
         newest = {}
         for source, moment in watermarks.items():
-            time_of = self.flow.times.get(source)
-            if time_of is None:
+            source_time = self.flow.times.get(source)
+            if source_time is None:
                 raise InvalidInputError(
                     f"Source {source!r} has no event time that the flow uses, so no watermark.",
                     remedy=f"Sources with one are {listing(list(self.flow.times)) or 'none'}.",
                     source=source,
                 )
-            until = micros(moment, f"the watermark of {source!r}") + time_of.slack_us
+            max_event_time = micros(moment, f"the watermark of {source!r}") + source_time.slack_us
             for number, names in enumerate(self.flow.watermarks):
                 if names[0].partition("/")[0] == source:
-                    newest[number] = until
+                    newest[number] = max_event_time
         return newest
 
     def _check_executor(self, executor: str) -> None:
@@ -1161,9 +1163,9 @@ def _schema_of(source: str, dataframe: Any) -> pa.Schema:
 def _columns_read(flow: CompiledFlow) -> dict[str, set[str]]:
     """Return source → columns that its rows must have, as far as that is known."""
     needed: dict[str, set[str]] = {source: set() for source in flow.sources}
-    for given in flow.inputs:
-        if isinstance(given, SourceInput) and not given.maps:
-            needed[given.source].update(given.columns)
-            if given.time is not None:
-                needed[given.source].add(given.time.name)
+    for flow_input in flow.inputs:
+        if isinstance(flow_input, SourceInput) and not flow_input.maps:
+            needed[flow_input.source].update(flow_input.columns)
+            if flow_input.time is not None:
+                needed[flow_input.source].add(flow_input.time.name)
     return needed

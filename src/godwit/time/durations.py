@@ -39,9 +39,9 @@ def read_duration(text: str) -> int | None:
     >>> read_duration("1 minute 30 seconds"), read_duration("250 ms"), read_duration("10s")
     (90000000, 250000, 10000000)
     """
-    total_us, position, written = 0, 0, text.strip().lower()
-    while position < len(written):
-        part = _PART.match(written, position)
+    total_us, position, normalized = 0, 0, text.strip().lower()
+    while position < len(normalized):
+        part = _PART.match(normalized, position)
         if part is None:
             return None
         unit = _SHORT.get(part[2], part[2].removesuffix("s"))
@@ -49,7 +49,7 @@ def read_duration(text: str) -> int | None:
             return None
         total_us += round(Decimal(part[1]) * UNITS_US[unit])
         position = part.end()
-    return total_us if written else None
+    return total_us if normalized else None
 
 
 def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:

@@ -163,7 +163,10 @@ class PaneGrid:
             np.unique(self._of_kind(kind, window, panes, closed, until)[2])
             for kind, window in enumerate(self.windows)
         ]
-        lengths = [np.full(len(p), w.length_us) for p, w in zip(parts, self.windows, strict=True)]
+        lengths = [
+            np.full(len(starts_of_kind), window_.length_us)
+            for starts_of_kind, window_ in zip(parts, self.windows, strict=True)
+        ]
         starts = np.concatenate(parts)
         return starts, starts + np.concatenate(lengths)
 
@@ -171,17 +174,17 @@ class PaneGrid:
         self, kind: int, window: TimeWindow, panes: Moments, closed: int, until: int
     ) -> tuple[Moments, Moments, Moments, Moments]:
         """Return pairs of panes and open windows that close by `until`: pane, kind, start, end."""
-        every, length = window.every_us, window.length_us
-        last = (panes - window.offset_us) // every * every + window.offset_us
-        first = last - (length - (panes - last) - self.width_us) // every * every
+        every_us, length_us = window.every_us, window.length_us
+        last = (panes - window.offset_us) // every_us * every_us + window.offset_us
+        first = last - (length_us - (panes - last) - self.width_us) // every_us * every_us
         first = np.maximum(first, window.first_open(closed))
         last = np.minimum(last, window.last_closing(until))
-        counts = np.maximum((last - first) // every + 1, 0)
+        counts = np.maximum((last - first) // every_us + 1, 0)
         pane = np.repeat(np.arange(len(panes)), counts)
-        before = np.repeat(np.cumsum(counts) - counts, counts)
-        start = first[pane] + (np.arange(len(pane)) - before) * every
-        for other in self.windows[:kind]:
-            if other.length_us == length:
-                new = (start - other.offset_us) % other.every_us != 0
-                pane, start = pane[new], start[new]
-        return pane, np.full(len(pane), kind), start, start + length
+        windows_before = np.repeat(np.cumsum(counts) - counts, counts)
+        start = first[pane] + (np.arange(len(pane)) - windows_before) * every_us
+        for earlier in self.windows[:kind]:
+            if earlier.length_us == length_us:
+                is_new = (start - earlier.offset_us) % earlier.every_us != 0
+                pane, start = pane[is_new], start[is_new]
+        return pane, np.full(len(pane), kind), start, start + length_us

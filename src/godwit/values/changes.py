@@ -164,11 +164,11 @@ class _Comparison:
 
     def _compare_fields(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
         """Record fields that were removed, are new without a default, or have another type."""
-        gone = [name for name in old if name not in new]
+        removed = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
-        if gone and added:
+        if removed and added:
             self.changes.refused.append(
-                f"{path}: {', '.join(gone)} gone and {', '.join(added)} new (renamed?)"
+                f"{path}: {', '.join(removed)} gone and {', '.join(added)} new (renamed?)"
             )
         for name in added:
             if "default" not in new[name]:
@@ -305,8 +305,11 @@ def _as_node(value: Any, type_node: Any, classes: dict[str, Any]) -> Any:
         fields = classes[type_node["name"]].get("fields")
         if fields is None or not isinstance(value, dict):
             return value
-        known = {name: part for name, part in value.items() if name in fields}
-        return {name: _as_node(part, fields[name]["type"], classes) for name, part in known.items()}
+        known_fields = {name: part for name, part in value.items() if name in fields}
+        return {
+            name: _as_node(part, fields[name]["type"], classes)
+            for name, part in known_fields.items()
+        }
     if kind == "fixed":
         parts = zip(value, type_node["of"], strict=True)
         return tuple(_as_node(part, member, classes) for part, member in parts)
@@ -330,15 +333,15 @@ def _as_union_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> A
     """Return the Python value of a decoded value of a union, by the one of `nodes` that fits."""
     if value is None:
         return None
-    rest = [node for node in nodes if node != "none"]
-    tagged = isinstance(value, dict) and len(rest) > 1
-    for node in rest if tagged else ():
+    members = [node for node in nodes if node != "none"]
+    is_tagged = isinstance(value, dict) and len(members) > 1
+    for node in members if is_tagged else ():
         tag = (
             classes[node["name"]].get("tag") if isinstance(node, dict) and "name" in node else None
         )
         if tag is not None and value.get(tag[0]) == tag[1]:
             return _as_node(value, node, classes)
-    return _as_node(value, rest[0], classes) if len(rest) == 1 else value
+    return _as_node(value, members[0], classes) if len(members) == 1 else value
 
 
 _NO_MOMENT = 2**61

@@ -212,22 +212,31 @@ def is_same(first: Any, second: Any) -> bool:
     if is_record(kind):
         if _record_attributes(first) != _record_attributes(second):
             return False
-        return all(is_same(getattr(first, f), getattr(second, f)) for f in fields_of(kind))
+        return all(
+            is_same(getattr(first, field), getattr(second, field)) for field in fields_of(kind)
+        )
     if isinstance(first, dict):
         if getattr(first, "default_factory", None) is not getattr(second, "default_factory", None):
             return False
         if len(first) != len(second):
             return False
         pairs = zip(first.items(), second.items(), strict=True)
-        return all(is_same(a, b) and is_same(c, d) for (a, c), (b, d) in pairs)
+        return all(
+            is_same(first_key, second_key) and is_same(first_value, second_value)
+            for (first_key, first_value), (second_key, second_value) in pairs
+        )
     if isinstance(first, (list, tuple, collections.deque)):
         return len(first) == len(second) and all(map(is_same, first, second))
     if isinstance(first, (set, frozenset)):
         types = collections.Counter(map(type, first))
         if types != collections.Counter(map(type, second)):
             return False
-        rest, d = (sorted(part, key=repr) for part in (first - second, second - first))  # NaN
-        return len(rest) == len(d) and all(map(is_same, rest, d))
+        only_in_first, second_value = (
+            sorted(part, key=repr) for part in (first - second, second - first)
+        )  # NaN
+        return len(only_in_first) == len(second_value) and all(
+            map(is_same, only_in_first, second_value)
+        )
     if getattr(kind, "__eq__", None) is not object.__eq__ or first is second:
         try:
             answer = first == second
@@ -364,9 +373,9 @@ class TypeChecker:
         }
         if scalars == kinds:
             return True
-        rest = [value for value in values if type(value) not in scalars]
+        others = [value for value in values if type(value) not in scalars]
         return any(
-            self._surely_fit(rest, part, depth) for part in parts if not isinstance(part, str)
+            self._surely_fit(others, part, depth) for part in parts if not isinstance(part, str)
         )
 
     def _surely_fit_class(

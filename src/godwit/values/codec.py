@@ -291,8 +291,8 @@ class MsgpackCodec:
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
         """Return a codec that also reads classes by former names (old name → new name)."""
         classes = self._description.classes
-        former = {old: classes[new] for old, new in renamed.items()}
-        described = dataclasses.replace(self._description, classes={**former, **classes})
+        former_names = {old: classes[new] for old, new in renamed.items()}
+        described = dataclasses.replace(self._description, classes={**former_names, **classes})
         return MsgpackCodec(self._type, described, native=self._is_native)
 
     @property

@@ -119,10 +119,10 @@ class RowClass:
 
     def check_columns(self, columns: pa.Schema, operator: str, origin: str) -> None:
         """Raise if instances cannot be made from rows with these columns; `origin`: for errors."""
-        if wanted := self._arguments_besides_fields():
+        if required := self._arguments_besides_fields():
             raise InvalidFlowError(
                 f"Operator {operator!r} has row={self.cls.__qualname__}, whose constructor also "
-                f"requires {listing(wanted)}, which no field and no column has.",
+                f"requires {listing(required)}, which no field and no column has.",
                 remedy="Give this argument a default, or remove it from the constructor (an "
                 "InitVar is an argument, too).",
                 operator=operator,
@@ -305,8 +305,8 @@ def _field_with_type(name: str, hint: Any, where: str, within: tuple[Any, ...]) 
     while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
         hint = getattr(hint, "__value__", None) or hint.__supertype__
     if typing.get_origin(hint) is typing.Annotated:
-        hint, *said = typing.get_args(hint)
-        for annotation in said:
+        hint, *annotations = typing.get_args(hint)
+        for annotation in annotations:
             if isinstance(annotation, pa.DataType):
                 exact = annotation
             elif isinstance(annotation, str):
@@ -318,17 +318,17 @@ def _field_with_type(name: str, hint: Any, where: str, within: tuple[Any, ...]) 
         if set(parts) == {int, float}:
             parts = [float]
         if len(parts) == 1:
-            inner = _field_with_type(name, parts[0], where, within)
+            member = _field_with_type(name, parts[0], where, within)
             return dataclasses.replace(
-                inner,
-                hint=hint if not inner.plain else declared,
-                nullable=nullable or inner.nullable,
-                dtype=inner.dtype if exact is None else exact,
+                member,
+                hint=hint if not member.plain else declared,
+                nullable=nullable or member.nullable,
+                dtype=member.dtype if exact is None else exact,
             )
     else:
-        known = _column_type(name, hint, where, within)
-        if known is not None:
-            dtype, plain, items = known
+        column_type = _column_type(name, hint, where, within)
+        if column_type is not None:
+            dtype, plain, items = column_type
             return Field(
                 name=name,
                 hint=hint,
@@ -346,7 +346,7 @@ def _field_with_type(name: str, hint: Any, where: str, within: tuple[Any, ...]) 
 
 
 def _column_type(
-    name: str, hint: Any, where: str, within: tuple[Any, ...]
+    name: str, hint: Any, where: str, enclosing: tuple[Any, ...]
 ) -> tuple[pa.DataType, bool, Field | None] | None:
     """Return the column type of a type annotation; ``None`` if there is none.
 
@@ -363,21 +363,21 @@ def _column_type(
     if origin in (list, tuple, set, frozenset):
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not ...):
             return None
-        item = _field_with_type(f"{name}[]", arguments[0], where, within)
+        item = _field_with_type(f"{name}[]", arguments[0], where, enclosing)
         plain = item.plain and origin is list
         return pa.list_(item.dtype), plain, item if plain else None
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and not issubclass(hint, enum.Flag):
-        of_members = {type(member.value) for member in hint}
-        if not of_members:
+        member_types = {type(member.value) for member in hint}
+        if not member_types:
             raise InvalidFlowError(
                 f"{where} has the field {name!r} of type {hint_text(hint)}, an enumeration without "
                 "members.",
                 remedy="Give it members, or declare the field as text or a number.",
                 column=name,
             )
-        number = of_members.pop()
-        plain = not of_members and number in _NUMBER
-        return (_TYPES_OF_FIELDS[number], False, None) if plain else None
+        member_type = member_types.pop()
+        plain = not member_types and member_type in _NUMBER
+        return (_TYPES_OF_FIELDS[member_type], False, None) if plain else None
     if is_record(hint) and not issubclass(hint, tuple):
         if not keeps_names(hint):
             raise InvalidFlowError(
@@ -387,14 +387,14 @@ def _column_type(
                 "a class within a class of rows.",
                 column=name,
             )
-        if hint in within:
+        if hint in enclosing:
             raise InvalidFlowError(
                 f"{where} has the field {name!r} of type {hint_text(hint)}, which contains itself: "
                 "no column has values of unlimited depth.",
                 remedy="Refer to the other object by a column that identifies it.",
                 column=name,
             )
-        inner = _fields_of_class(hint, where, within)
+        inner = _fields_of_class(hint, where, enclosing)
         return pa.struct([pa.field(field.name, field.dtype) for field in inner]), False, None
     return None
 

@@ -86,16 +86,22 @@ class Described:
     classes: dict[str, type]  # name in the description → class
 
 
-def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) -> Described:
+def describe(
+    state_type: Any, further_classes: Mapping[str, type] | Sequence[type] = ()
+) -> Described:
     """Return a type of state as plain values, for the checkpoint.
 
-    `others`: further classes that state may hold where its type leaves it open; a mapping gives
-    them names. Raises `UndescribableError` if a part of it cannot be state: a class that declares
-    no fields, two classes of one name.
+    `further_classes`: further classes that state may hold where its type leaves it open; a mapping
+    gives them names. Raises `UndescribableError` if a part of it cannot be state: a class that
+    declares no fields, two classes of one name.
     """
     describer = _Describer()
-    named = others if isinstance(others, Mapping) else {_class_name(cls): cls for cls in others}
-    for name, cls in named.items():
+    classes_by_name = (
+        further_classes
+        if isinstance(further_classes, Mapping)
+        else {_class_name(cls): cls for cls in further_classes}
+    )
+    for name, cls in classes_by_name.items():
         describer.add_class(cls, name, name)
     node = describer.node(state_type, "state")
     return Described(

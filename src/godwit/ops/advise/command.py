@@ -146,24 +146,24 @@ def _usual_bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, floa
 def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
     """Return the error that a log has no stateful stages; it lists the `notes`."""
     if reader.events == 0:
-        why, remedy = "holds no event that can be read", "Give a log that is whole."
+        reason, remedy = "holds no event that can be read", "Give a log that is whole."
     elif not reader.queries:
-        why, remedy = (
+        reason, remedy = (
             "is of an application without streaming queries",
             "Give the log of one that runs a stateful streaming query.",
         )
     elif any(figures.operators for figures in reader.queries.values()):
-        why, remedy = (
+        reason, remedy = (
             "has a stateful query, but no stateful stage that is complete",
             "Look again when a micro-batch has ended; rolled files that were deleted are missed.",
         )
     else:
-        why, remedy = (
+        reason, remedy = (
             "has streaming queries, but none of them has run a stateful stage",
             "There is no state to balance. Of a query by Godwit, `godwit top` shows the balance.",
         )
-    said = " ".join([f"The event log {path!r} {why}.", *notes])
-    return EventLogError(said, remedy=remedy, path=path)
+    message = " ".join([f"The event log {path!r} {reason}.", *notes])
+    return EventLogError(message, remedy=remedy, path=path)
 
 
 def _notes_on_log(log: EventLog, reader: StageReader) -> list[str]:
@@ -240,21 +240,21 @@ def _print_stage(console: Console, reader: StageReader, stage: StageAdvice) -> N
         share = stage.as_run_s / trigger_s
         tell(console, f"  It was {share:.0%} of the query's {trigger_s:.1f} s.")
     number, work = stage.hottest
-    hot = stage.partitions[number]
-    rows = sum(p.shuffle_rows for p in stage.partitions.values()) or 1
-    size_bytes = sum(p.shuffle_bytes for p in stage.partitions.values()) or 1
-    states = sum(p.state_rows for p in stage.partitions.values())
-    of_state = (
-        f"{hot.state_rows:,} of {states:,} rows of state ({hot.state_rows / states:.0%})"
+    hottest = stage.partitions[number]
+    rows = sum(partition.shuffle_rows for partition in stage.partitions.values()) or 1
+    size_bytes = sum(partition.shuffle_bytes for partition in stage.partitions.values()) or 1
+    states = sum(partition.state_rows for partition in stage.partitions.values())
+    state_text = (
+        f"{hottest.state_rows:,} of {states:,} rows of state ({hottest.state_rows / states:.0%})"
         if states
         else "no rows of state, as all partitions"
     )
     tell(
         console,
-        f"  Partition {number}: {work:.0%} of the work, {hot.shuffle_rows / rows:.0%} of the "
-        f"rows and {hot.shuffle_bytes / size_bytes:.0%} of the bytes "
-        f"({human_bytes(hot.shuffle_bytes)}) from the exchange. "
-        f"After its last micro-batch it had {of_state}; work counts all micro-batches.",
+        f"  Partition {number}: {work:.0%} of the work, {hottest.shuffle_rows / rows:.0%} of the "
+        f"rows and {hottest.shuffle_bytes / size_bytes:.0%} of the bytes "
+        f"({human_bytes(hottest.shuffle_bytes)}) from the exchange. "
+        f"After its last micro-batch it had {state_text}; work counts all micro-batches.",
     )
     figures = ", ".join(
         f"{batch} ({saved_s:.1f} of {as_run_s:.1f} s)"

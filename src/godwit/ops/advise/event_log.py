@@ -69,26 +69,26 @@ class EventLog:
 
     def _lines_of(self, path: str) -> Iterator[bytes]:
         """Yield the lines of a file; lines that are too long are left out and noted."""
-        rest = bytearray()
+        unfinished = bytearray()
         too_long = False
         for piece in self._read_pieces(path):
-            *ended, last = piece.split(b"\n")
-            for part in ended:
-                line = bytes(rest) + part
-                rest.clear()
+            *ended_lines, unfinished_line = piece.split(b"\n")
+            for ended_line in ended_lines:
+                line = bytes(unfinished) + ended_line
+                unfinished.clear()
                 if line.strip() and not too_long:
                     yield line
                 too_long = False
-            rest += last
-            if len(rest) > _LINE_BYTES:
-                rest.clear()
+            unfinished += unfinished_line
+            if len(unfinished) > _LINE_BYTES:
+                unfinished.clear()
                 too_long = True
                 self.notes.append(
                     f"{path} has an event of more than {human_bytes(_LINE_BYTES)}, which is left "
                     "out."
                 )
-        if rest.strip() and not too_long and path not in self.cut_short:
-            yield bytes(rest)
+        if unfinished.strip() and not too_long and path not in self.cut_short:
+            yield bytes(unfinished)
 
     def _read_pieces(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of a file, decompressed, in pieces."""
@@ -158,7 +158,7 @@ def _files_of_rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]
         if (match := _ROLLED.fullmatch(file.base_name))
     )
     if not numbered:
-        logs = sorted(i.base_name for i in inside if _LOGS.fullmatch(i.base_name))
+        logs = sorted(file_.base_name for file_ in inside if _LOGS.fullmatch(file_.base_name))
         raise EventLogError(
             f"{path!r} holds {'several event logs' if logs else 'no event log'}.",
             remedy=f"Give one of them: {listing(logs)}."
@@ -167,16 +167,16 @@ def _files_of_rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]
             path=path,
         )
     # A compacted file stands for itself and all before it.
-    compacted = max((n for n, plain, _ in numbered if not plain), default=0)
+    compacted = max((number_ for number_, is_plain, _ in numbered if not is_plain), default=0)
     current = [
         (number, file)
-        for number, plain, file in numbered
-        if number > compacted or (number == compacted and not plain)
+        for number, is_plain, file in numbered
+        if number > compacted or (number == compacted and not is_plain)
     ]
     notes = [
         f"Of the rolled log {path}, file {missing} is missing."
-        for (before, _), (after, _) in pairwise(current)
-        for missing in range(before + 1, min(after, before + 10))
+        for (number_before, _), (number_after, _) in pairwise(current)
+        for missing in range(number_before + 1, min(number_after, number_before + 10))
     ]
     if compacted:
         notes.append(f"The rolled log {path} was compacted: what Spark dropped is missing.")

@@ -150,9 +150,11 @@ class StageAdvice:
     def add(self, run: StageRun) -> None:
         """Add the run of the stage in one micro-batch."""
         tasks = run.tasks.values()
-        as_run_s = (max(t.finish_ms for t in tasks) - min(t.launch_ms for t in tasks)) / 1e3
+        as_run_s = (
+            max(task_.finish_ms for task_ in tasks) - min(task_.launch_ms for task_ in tasks)
+        ) / 1e3
         slots = run.slots or _most_at_once(run)
-        comparison = what_if(as_run_s, [t.took_s for t in tasks], slots)
+        comparison = what_if(as_run_s, [task_.took_s for task_ in tasks], slots)
         self.slots = (min(self.slots[0] or slots, slots), max(self.slots[1], slots))
         self.batches += 1
         self.as_run_s += comparison.as_run_s

@@ -47,17 +47,19 @@ def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str])
     identity = [*keys, *({"epoch"} & {*streamed.column_names})]
     streamed = streamed.sort_by("epoch") if len(identity) > len(keys) else streamed
     doubled = streamed.num_rows - streamed.group_by(identity).aggregate([]).num_rows
-    left, right = _by_key(streamed, keys, names), _by_key(batch, keys, names)
+    stream_rows, batch_rows = _by_key(streamed, keys, names), _by_key(batch, keys, names)
     differences = [f"{doubled} keys are in the stream's rows twice"] if doubled else []
-    for key in sorted(left.keys() | right.keys(), key=repr):
-        named = ", ".join(f"{k}={v!r}" for k, v in zip(keys, key, strict=True))
-        if key not in left:
-            differences.append(f"{named}: missing in the stream; batch has {right[key]}")
-        elif key not in right:
-            differences.append(f"{named}: only in the stream, which has {left[key]}")
-        elif left[key] != right[key]:
-            differences.append(f"{named}: stream has {left[key]}, batch has {right[key]}")
-    return Comparison(what=what, rows=len(right), differences=tuple(differences))
+    for key in sorted(stream_rows.keys() | batch_rows.keys(), key=repr):
+        key_text = ", ".join(f"{column}={value!r}" for column, value in zip(keys, key, strict=True))
+        if key not in stream_rows:
+            differences.append(f"{key_text}: missing in the stream; batch has {batch_rows[key]}")
+        elif key not in batch_rows:
+            differences.append(f"{key_text}: only in the stream, which has {stream_rows[key]}")
+        elif stream_rows[key] != batch_rows[key]:
+            differences.append(
+                f"{key_text}: stream has {stream_rows[key]}, batch has {batch_rows[key]}"
+            )
+    return Comparison(what=what, rows=len(batch_rows), differences=tuple(differences))
 
 
 def tell_comparison(console: Console, name: str, comparison: Comparison) -> None:

@@ -505,15 +505,15 @@ class _Pages:
         """Answer a request by the page that its path names."""
         with self._changing:
             pages = dict(self._pages)
-        asked = environ.get("PATH_INFO", "")
-        number = _NUMBERED.match(asked)
-        if number is not None and number[0] in pages:
-            environ["SCRIPT_NAME"] = number[0].rstrip("/")
-            environ["PATH_INFO"] = asked.removeprefix(environ["SCRIPT_NAME"])
-            return pages[number[0]][1](environ, start_response)
+        path = environ.get("PATH_INFO", "")
+        numbered_path = _NUMBERED.match(path)
+        if numbered_path is not None and numbered_path[0] in pages:
+            environ["SCRIPT_NAME"] = numbered_path[0].rstrip("/")
+            environ["PATH_INFO"] = path.removeprefix(environ["SCRIPT_NAME"])
+            return pages[numbered_path[0]][1](environ, start_response)
         if "/" in pages:
             return pages["/"][1](environ, start_response)
-        if pages and asked in {"/", "/list"}:
+        if pages and path in {"/", "/list"}:
             environ["PATH_INFO"] = "/list"
             return next(iter(pages.values()))[1](environ, start_response)
         return _answer_text(start_response, "404 Not Found", "There is no such page.")

@@ -132,38 +132,45 @@ class StateAnswers:
         parameters = _url_parameters(environ.get("QUERY_STRING", ""))
         if path == "/states":
             return self._of_several(parameters)
-        asked: dict[str, str] = {}
+        request_parameters: dict[str, str] = {}
         for name, value in parameters:
-            if name not in _PARAMETERS or name in asked:
+            if name not in _PARAMETERS or name in request_parameters:
                 raise _RefusedError(
                     _BAD,
                     f"The parameter {name!r} is unknown, or there twice. Parameters are "
                     f"{', '.join(sorted(_PARAMETERS))}.",
                 )
-            asked[name] = value
-        if "key" in asked and asked.keys() & {"prefix", "limit"}:
+            request_parameters[name] = value
+        if "key" in request_parameters and request_parameters.keys() & {"prefix", "limit"}:
             raise _RefusedError(_BAD, "Give either a key, or a prefix and a limit.")
-        as_arrow = _wants_arrow(asked.get("format"), environ.get("HTTP_ACCEPT", ""))
+        as_arrow = _wants_arrow(request_parameters.get("format"), environ.get("HTTP_ACCEPT", ""))
         operator = path.removeprefix("/state/")
-        state = self._asked_state(operator, asked.get("state"))
-        if "key" in asked:
-            table, more = state.get_many([_key_from_json(state, asked["key"])]), False
+        state = self._asked_state(operator, request_parameters.get("state"))
+        if "key" in request_parameters:
+            table, has_more = (
+                state.get_many([_key_from_json(state, request_parameters["key"])]),
+                False,
+            )
         else:
-            limit = _scan_limit(asked.get("limit"))
-            prefix = _key_prefix_values(state, asked["prefix"]) if "prefix" in asked else ()
+            limit = _scan_limit(request_parameters.get("limit"))
+            prefix = (
+                _key_prefix_values(state, request_parameters["prefix"])
+                if "prefix" in request_parameters
+                else ()
+            )
             table = state.scan(prefix, limit=limit + 1)
-            table, more = table.slice(0, limit), table.num_rows > limit
-        self._remember_state(operator, asked.get("state"), state)
+            table, has_more = table.slice(0, limit), table.num_rows > limit
+        self._remember_state(operator, request_parameters.get("state"), state)
         epoch = int(table.schema.metadata[EPOCH])
-        _check_epoch(asked.get("epoch"), epoch)
-        if "key" in asked and not table.num_rows:
-            why = f"The key {asked['key']} has no state in operator {operator!r}."
-            raise _RefusedError("404 Not Found", why, epoch=epoch)
-        headers = self._answer_headers(epoch, ("Godwit-More", str(more).lower()))
+        _check_epoch(request_parameters.get("epoch"), epoch)
+        if "key" in request_parameters and not table.num_rows:
+            reason = f"The key {request_parameters['key']} has no state in operator {operator!r}."
+            raise _RefusedError("404 Not Found", reason, epoch=epoch)
+        headers = self._answer_headers(epoch, ("Godwit-More", str(has_more).lower()))
         if as_arrow:
             return StateAnswer("200 OK", _rows_as_arrow(table), _ARROW, headers)
         begin = self._body_begin(epoch)
-        body = f'{begin},"more":{str(more).lower()},"rows":{_rows_as_json(table)}}}\n'
+        body = f'{begin},"more":{str(has_more).lower()},"rows":{_rows_as_json(table)}}}\n'
         return StateAnswer("200 OK", body.encode(), headers=headers)
 
     def _of_several(self, parameters: list[tuple[str, str]]) -> StateAnswer:
@@ -213,14 +220,14 @@ class StateAnswers:
 
 def refusal(
     status: str,
-    why: str,
+    reason: str,
     *,
     epoch: int | None = None,
     headers: tuple[tuple[str, str], ...] = (),
 ) -> StateAnswer:
     """Return the answer that says why there is no other; `epoch`: that it is true of."""
-    of_epoch: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
-    body = json.dumps({**of_epoch, "error": why}, ensure_ascii=False)
+    epoch_field: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
+    body = json.dumps({**epoch_field, "error": reason}, ensure_ascii=False)
     if epoch is not None:
         headers = (*headers, ("Godwit-Epoch", str(epoch)))
     if status.startswith("503"):

@@ -185,13 +185,19 @@ class _OpenedState:
 
     def get_many(self, keys: Sequence[Any]) -> pa.Table:
         """Return the entries of keys, each once."""
-        asked = canonical_keys(one_batch(self.keys.table(keys)))
-        wanted = None if self._scattered or not len(self.keys.schema) else self._key_groups(asked)
+        requested_keys = canonical_keys(one_batch(self.keys.table(keys)))
+        key_groups = (
+            None
+            if self._scattered or not len(self.keys.schema)
+            else self._key_groups(requested_keys)
+        )
         return self._table(
-            batch.filter(pa.array(is_among(batch.select(asked.schema.names), asked)))
+            batch.filter(
+                pa.array(is_among(batch.select(requested_keys.schema.names), requested_keys))
+            )
             if len(self.keys.schema)
             else batch
-            for batch in self._batches(wanted)
+            for batch in self._batches(key_groups)
         )
 
     def scan(self, prefix: Any, limit: int | None) -> pa.Table:

@@ -98,18 +98,18 @@ def report_of(state: RunState, *, flow: str, life: QueryLife) -> dict[str, Any]:
     ``frames`` are at most about `_REPORT_FRAMES` epochs, each with its number in ``heats``.
     """
     series = Series(state.points, state.step)
-    every = -(-len(state.points) // _REPORT_FRAMES) or 1
-    chosen = state.points[::-1][::every][::-1]
+    points_per_frame = -(-len(state.points) // _REPORT_FRAMES) or 1
+    drawn_points = state.points[::-1][::points_per_frame][::-1]
     heats: list[dict[str, Any]] = []
-    number: dict[tuple[int, int, int], int] = {}
+    heat_number: dict[tuple[int, int, int], int] = {}
     frames = []
-    for point in chosen:
+    for point in drawn_points:
         frame = point.frame
         identity = id(frame.placements), id(frame.loads), id(frame.warming)
-        if identity not in number:
-            number[identity] = len(heats)
+        if identity not in heat_number:
+            heat_number[identity] = len(heats)
             heats.append(heat_section(frame))
-        frames.append({"now": now_of(frame), "heat": number[identity]})
+        frames.append({"now": now_of(frame), "heat": heat_number[identity]})
     return {
         **sections_of(state, flow=flow, life=life),
         "series": series.since(0.0, 0, 0),

@@ -84,14 +84,14 @@ class SparkScheduler:
 
         Raises `ScalingError` if other queries run on them.
         """
-        if others := self._others():
+        if other_queries := self._others():
             raise ScalingError(
-                f"the session's query {others[0].name!r} runs on the same executors",
+                f"the session's query {other_queries[0].name!r} runs on the same executors",
                 remedy="Stop it first, or give each query that is scaled in an application of its "
                 "own.",
             )
-        taken = [bool(self._jsc.killExecutor(executor)) for executor in executors]
-        return all(taken)
+        accepted = [bool(self._jsc.killExecutor(executor)) for executor in executors]
+        return all(accepted)
 
     def _others(self) -> list[Query]:
         """Return the other queries of this process, which has one Spark context."""
@@ -217,9 +217,9 @@ class SparkExecutorPool:
         view = self._coordinator.view
         for name in executors:
             if name not in view.executors or not view.owns_nothing(name):
-                why = "owns key groups" if name in view.executors else "is not there"
+                reason = "owns key groups" if name in view.executors else "is not there"
                 raise InvalidPlanError(
-                    f"Executor {name!r} cannot be given back: it {why}.",
+                    f"Executor {name!r} cannot be given back: it {reason}.",
                     remedy="Drain it first, and wait for its migrations to end.",
                     executor=name,
                 )
@@ -232,9 +232,9 @@ class SparkExecutorPool:
                 coordinator.drain(name)  # nothing moves there meanwhile
         with self._changed:
             total = max(self._total or 0, self._num_staying())
-            new = [name for name in executors if name not in self._leaving]
-            self._leaving = (*self._leaving, *new)
-            self._total, self._not_returned = max(1, total - len(new)), ""
+            newly_leaving = [name for name in executors if name not in self._leaving]
+            self._leaving = (*self._leaving, *newly_leaving)
+            self._total, self._not_returned = max(1, total - len(newly_leaving)), ""
             self._wake_thread()
 
     def keep(self, executor: str) -> None:
@@ -334,11 +334,11 @@ class SparkExecutorPool:
 
     def _request_total(self, total: int) -> None:
         """Request `total` executors in all from the cluster manager; give up if it refuses."""
-        taken, why = self._call_scheduler(lambda: self._scheduler.request(total))
+        is_accepted, reason = self._call_scheduler(lambda: self._scheduler.request(total))
         with self._changed:
             self._announced_total = total
-        if not taken and self.view.pending:
-            self._give_up(f"the cluster did not take the request{why}")
+        if not is_accepted and self.view.pending:
+            self._give_up(f"the cluster did not take the request{reason}")
 
     def _give_up(self, reason: str) -> None:
         """Cancel the request for executors that have not joined, and announce the reason."""
@@ -355,31 +355,36 @@ class SparkExecutorPool:
     def _release_idle(self) -> None:
         """Release draining executors that have no key groups; called between two epochs."""
         view = self._coordinator.view
-        if all(n in view.executors and not view.owns_nothing(n) for n in self._leaving):
+        if all(
+            executor in view.executors and not view.owns_nothing(executor)
+            for executor in self._leaving
+        ):
             return
         with self._gate.between_epochs():
             view = self._coordinator.view
             with self._changed:
-                gone = [name for name in self._leaving if name not in view.executors]
+                lost = [name for name in self._leaving if name not in view.executors]
                 empty = [
                     name
                     for name in self._leaving
                     # The last ones may have got back what executors owned that died meanwhile.
-                    if name not in gone and view.owns_nothing(name)
+                    if name not in lost and view.owns_nothing(name)
                 ]
-                self._leaving = tuple(n for n in self._leaving if n not in {*gone, *empty})
+                self._leaving = tuple(
+                    executor for executor in self._leaving if executor not in {*lost, *empty}
+                )
                 self._returned |= {*empty}
             if empty:
                 self._before_return()
-                taken, why = self._call_scheduler(lambda: self._scheduler.give_back(empty))
+                is_accepted, reason = self._call_scheduler(lambda: self._scheduler.give_back(empty))
                 with self._changed:
                     self._announced_total = (
                         None  # giving back has changed what the cluster keeps up
                     )
-                    if not taken:
+                    if not is_accepted:
                         self._returned -= {*empty}
                         self._not_returned = (
-                            f"the cluster did not take back {', '.join(empty)}{why}"
+                            f"the cluster did not take back {', '.join(empty)}{reason}"
                         )
 
     def _call_scheduler(self, call: Callable[[], bool]) -> tuple[bool, str]:

@@ -145,21 +145,21 @@ def _check_versions(versions: dict[str, Any], executable: str) -> None:
     `versions`: those of the executor.
     """
     where = f"The executors' Python ({versions['executable']})"
-    wrong = []
+    problems = []
     if versions["python"] != tuple(sys.version_info[:2]):
-        wrong.append(
+        problems.append(
             f"is {versions['python'][0]}.{versions['python'][1]}, the driver's "
             f"{sys.version_info[0]}.{sys.version_info[1]}"
         )
     for package, version in versions["packages"].items():
-        ours = importlib.import_module(package).__version__
+        own_version = importlib.import_module(package).__version__
         if version is None:
-            wrong.append(f"has no {package}")
-        elif package in _EXACT and version != ours:
-            wrong.append(f"has {package} {version}, the driver {ours}")
-    if wrong:
+            problems.append(f"has no {package}")
+        elif package in _EXACT and version != own_version:
+            problems.append(f"has {package} {version}, the driver {own_version}")
+    if problems:
         raise ExecutorEnvironmentError(
-            f"{where} {', '.join(wrong)}.",
+            f"{where} {', '.join(problems)}.",
             remedy=_REMEDY,
             executable=executable,
             executors_executable=versions["executable"],

@@ -114,21 +114,23 @@ def accept(
     `handshake_s`. `timeout_s`: limit of each `Channel.send`.
     """
     deadline = time.monotonic() + handshake_s
-    mine = secrets.token_bytes(_NONCE)
-    _write(connection, _MAGIC + mine, deadline)
+    own_nonce = secrets.token_bytes(_NONCE)
+    _write(connection, _MAGIC + own_nonce, deadline)
     answer = _read(connection, _NONCE + _NUMBER.size + _PROOF, deadline)
-    theirs, number, proof = (
+    lane_nonce, number, proof = (
         answer[:_NONCE],
         answer[_NONCE : _NONCE + _NUMBER.size],
         answer[-_PROOF:],
     )
-    if not hmac.compare_digest(proof, _handshake_proof(secret, b"lane", mine, theirs, number)):
+    if not hmac.compare_digest(
+        proof, _handshake_proof(secret, b"lane", own_nonce, lane_nonce, number)
+    ):
         raise ChannelError("it does not know the secret of the job")
-    _write(connection, _handshake_proof(secret, b"driver", mine, theirs, number), deadline)
+    _write(connection, _handshake_proof(secret, b"driver", own_nonce, lane_nonce, number), deadline)
     channel = Channel(
         _configure_socket(connection),
-        send_key=_handshake_proof(secret, b"to lane", mine, theirs, number),
-        receive_key=_handshake_proof(secret, b"to driver", mine, theirs, number),
+        send_key=_handshake_proof(secret, b"to lane", own_nonce, lane_nonce, number),
+        receive_key=_handshake_proof(secret, b"to driver", own_nonce, lane_nonce, number),
         timeout_s=timeout_s,
     )
     return channel, _NUMBER.unpack(number)[0]
@@ -148,10 +150,14 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
         first = _read(connection, len(_MAGIC) + _NONCE, deadline)
         if first[: len(_MAGIC)] != _MAGIC:
             raise ChannelError("it speaks another protocol")  # noqa: TRY301
-        theirs, mine, number = first[len(_MAGIC) :], secrets.token_bytes(_NONCE), _NUMBER.pack(lane)
-        proof = _handshake_proof(secret, b"lane", theirs, mine, number)
-        _write(connection, mine + number + proof, deadline)
-        expected = _handshake_proof(secret, b"driver", theirs, mine, number)
+        driver_nonce, own_nonce, number = (
+            first[len(_MAGIC) :],
+            secrets.token_bytes(_NONCE),
+            _NUMBER.pack(lane),
+        )
+        proof = _handshake_proof(secret, b"lane", driver_nonce, own_nonce, number)
+        _write(connection, own_nonce + number + proof, deadline)
+        expected = _handshake_proof(secret, b"driver", driver_nonce, own_nonce, number)
         if not hmac.compare_digest(_read(connection, _PROOF, deadline), expected):
             raise ChannelError("it does not know the secret of the job")  # noqa: TRY301
     except ChannelError:
@@ -159,8 +165,8 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
         raise
     return Channel(
         _configure_socket(connection),
-        send_key=_handshake_proof(secret, b"to driver", theirs, mine, number),
-        receive_key=_handshake_proof(secret, b"to lane", theirs, mine, number),
+        send_key=_handshake_proof(secret, b"to driver", driver_nonce, own_nonce, number),
+        receive_key=_handshake_proof(secret, b"to lane", driver_nonce, own_nonce, number),
         timeout_s=None,  # a driver that stands still is waited for
     )
 

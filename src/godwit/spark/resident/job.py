@@ -128,13 +128,13 @@ class LaneJob:
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         tasks = [self._task_of[place] for place in places]
-        boxes: list[list[bytes]] = [list(payloads.get(i, ())) for i in range(len(places))]
+        boxes: list[list[bytes]] = [list(payloads.get(index_, ())) for index_ in range(len(places))]
         reports: list[LaneReport] = []
         for level in range(1, instruction.levels + 1):
-            later: list[list[bytes]] = [[] for _ in places]
+            next_boxes: list[list[bytes]] = [[] for _ in places]
             work: dict[int, list[Work]] = {}
             for index, box in enumerate(boxes):
-                due, later[index] = split_by_level(level, box)
+                due, next_boxes[index] = split_by_level(level, box)
                 work.setdefault(tasks[index], []).append(
                     Work(
                         attempt=attempt,
@@ -147,21 +147,25 @@ class LaneJob:
                 )
             refused = False
             for task, answers in self.send_work(work, given_up):
-                asked = [(w.attempt, w.level, w.place) for w in work[task]]
-                if (given := [(a.attempt, a.level, a.place) for a in answers]) != asked:
+                expected = [(work_.attempt, work_.level, work_.place) for work_ in work[task]]
+                if (
+                    answered := [
+                        (answer_.attempt, answer_.level, answer_.place) for answer_ in answers
+                    ]
+                ) != expected:
                     raise LaneLostError(
-                        f"task {task} of the lanes answered for {given} (attempt, level and lane) "
-                        f"instead of {asked}"
+                        f"task {task} of the lanes answered for {answered} (attempt, level and lane) "
+                        f"instead of {expected}"
                     )
                 for answer in answers:
                     refused = refused or bool(answer.refusal)
                     for index, payload in answer.blobs:
-                        later[index].append(payload)
+                        next_boxes[index].append(payload)
                     if answer.report:
                         reports.append(LaneReport.loads(answer.report))
             if refused:
                 return None
-            boxes = later
+            boxes = next_boxes
         assert not any(boxes), "the last level has no receivers"
         return reports
 
@@ -432,13 +436,15 @@ class SparkTasks:
         """
         tracker = self._spark.statusTracker()
         jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
-        own = {stage for job in jobs if job is not None for stage in job.stageIds}
-        others = (number for number in tracker.getActiveStageIds() if number not in own)
-        stages = map(tracker.getStageInfo, others)
+        own_stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+        other_stages = (
+            number for number in tracker.getActiveStageIds() if number not in own_stages
+        )
+        stages = map(tracker.getStageInfo, other_stages)
         return sum(
-            max(0, s.numTasks - s.numActiveTasks - s.numCompletedTasks)
-            for s in stages
-            if s is not None
+            max(0, stage_.numTasks - stage_.numActiveTasks - stage_.numCompletedTasks)
+            for stage_ in stages
+            if stage_ is not None
         )
 
     def cancel(self) -> None:

@@ -106,19 +106,21 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
     Ends by a `ChannelError`, when the channel closes.
     """
-    known: dict[int, tuple[int, EpochInstruction]] = {}  # place → attempt, its instruction
-    for done in count(1):
+    instructions: dict[int, tuple[int, EpochInstruction]] = {}  # place → attempt, its instruction
+    for num_rounds in count(1):
         works: Sequence[Work] = pickle.loads(channel.receive())  # noqa: S301  our own driver's
         answers = []
         for work in works:
             if work.instruction is not None:
-                known[work.place] = work.attempt, work.instruction.for_place(work.place)
-            attempt, instruction = known.get(work.place, (None, None))
+                instructions[work.place] = work.attempt, work.instruction.for_place(work.place)
+            attempt, instruction = instructions.get(work.place, (None, None))
             if attempt != work.attempt or instruction is None:
                 raise ChannelError(f"attempt {work.attempt} came without its instruction")
             answers.append(_run_work(work, flow, instruction))
         channel.send(pickle.dumps(answers))
-        if done == _SETTLED_AFTER and not any(known is flow for known in _settled):
+        if num_rounds == _SETTLED_AFTER and not any(
+            instructions is flow for instructions in _settled
+        ):
             # Once per process: lanes start again and again, and frozen objects are never
             # searched for cycles.
             _settled[:] = [flow]

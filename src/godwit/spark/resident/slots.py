@@ -118,8 +118,8 @@ class QuerySlots:
     ) -> dict[str, tuple[list[Place], int]]:
         """Return the lanes of each pool, and the slots that they may occupy. See `claim`."""
         since_s = self._now_s() - RECENT_S
-        others = [query for query in self._shares.queries if query is not self]
-        if yields and any(other.large_epoch_s > since_s for other in others):
+        other_queries = [query for query in self._shares.queries if query is not self]
+        if yields and any(other.large_epoch_s > since_s for other in other_queries):
             raise SlotsTakenError("another query of the session has epochs with many rows")
         pools: dict[str, tuple[list[Place], int]] = {}
         for place in places:
@@ -131,9 +131,13 @@ class QuerySlots:
                 raise SlotsTakenError(
                     f"executor {lanes[0][0]} has {slots} task slot, and one is to stay free"
                 )
-            sharing = [q for q in others if q.epoch_s > since_s or q.occupied[pool]]
+            sharing = [
+                sharing_query
+                for sharing_query in other_queries
+                if sharing_query.epoch_s > since_s or sharing_query.occupied[pool]
+            ]
             share = (slots - _SPARE) // (len(sharing) + 1)
-            free = slots - _SPARE - sum(q.occupied[pool] for q in sharing)
+            free = slots - _SPARE - sum(sharing_query.occupied[pool] for sharing_query in sharing)
             shares[pool] = (lanes, min(share, free))
             if shares[pool][1] < 1:
                 raise SlotsTakenError(

@@ -41,18 +41,20 @@ _IN_ONE_PROCESS: Final = "local-"  # executors of Spark's local mode, which shar
 
 def store_local(blobs: Iterable[Blob], instruction: EpochInstruction) -> Iterator[Blob]:
     """Yield payloads by lane; large ones for lanes of this executor as the names of local files."""
-    here = current_executor(instruction.places[0][0])
-    in_one_process = here.startswith(_IN_ONE_PROCESS)
+    executor = current_executor(instruction.places[0][0])
+    in_one_process = executor.startswith(_IN_ONE_PROCESS)
     directory: Path | None = None
     for place, payload in blobs:
         destination, _ = instruction.places[place]
-        near = destination == here or (in_one_process and destination.startswith(_IN_ONE_PROCESS))
-        if not near or len(payload) < _MIN_BYTES:
+        is_local = destination == executor or (
+            in_one_process and destination.startswith(_IN_ONE_PROCESS)
+        )
+        if not is_local or len(payload) < _MIN_BYTES:
             yield place, payload
             continue
         try:
             if directory is None:
-                directory = _directory(instruction, here)
+                directory = _directory(instruction, executor)
             path = directory / f"{instruction.epoch:012d}-{uuid4().hex}"
             path.write_bytes(payload)
         except (OSError, LocalStoreError):  # as of a full disk; lanes report a faulty store

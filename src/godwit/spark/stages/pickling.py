@@ -84,12 +84,12 @@ class _Pickler(cloudpickle.Pickler):
 
 def _evaluated_annotations(cls: type) -> dict[str, Any]:
     """Return the annotations of a class's own fields, evaluated to types."""
-    own = inspect.get_annotations(cls)
+    annotations = inspect.get_annotations(cls)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception:  # noqa: BLE001 - hints stay as they are; their reader reports missing names
-        return dict(own)
-    return {name: hints.get(name, given) for name, given in own.items()}
+        return dict(annotations)
+    return {name: hints.get(name, annotation) for name, annotation in annotations.items()}
 
 
 # -- msgspec.Struct ---------------------------------------------------------------------------

@@ -185,7 +185,12 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
     """
     plans = [_analysed_plan(frame) for frame in (before, after)]
     old, new = (
-        [a.exprId() for a in _scala_to_list(plan.output()) if a.name() == column] for plan in plans
+        [
+            attribute.exprId()
+            for attribute in _scala_to_list(plan.output())
+            if attribute.name() == column
+        ]
+        for plan in plans
     )
     unions = [
         sum(node.getClass().getSimpleName() == "Union" for node in _walk_nodes(plan))
@@ -279,12 +284,16 @@ def offset_layout(
 
     Raises `InvalidFlowError` if a map adds a stream that is not a source's.
     """
-    own = {name: _without_duplicates(streams_in(frame)) for name, frame in sources.items()}
+    streams_of_source = {
+        name: _without_duplicates(streams_in(frame)) for name, frame in sources.items()
+    }
     numbered: list[Any] = []
     lines: list[int] = []
     for name, frame in frames:
         for stream in streams_in(frame):
-            if not any(_index_of(stream, streams) is not None for streams in own.values()):
+            if not any(
+                _index_of(stream, streams) is not None for streams in streams_of_source.values()
+            ):
                 raise InvalidFlowError(
                     f"A map on source {name!r} brings in another stream, "
                     f"{stream.simpleString(100)}.",
@@ -301,8 +310,8 @@ def offset_layout(
         readings=tuple(
             tuple(
                 Reading(source=name, index=index, reads=_stream_identity(stream))
-                for name in sorted(own)
-                if (index := _index_of(stream, own[name])) is not None
+                for name in sorted(streams_of_source)
+                if (index := _index_of(stream, streams_of_source[name])) is not None
             )
             for stream in numbered
         ),

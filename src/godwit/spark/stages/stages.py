@@ -83,16 +83,16 @@ class Shipped(Generic[T]):
 
     def get(self) -> T:
         """Return the value in a task, unpacked once per Python process; it must not be changed."""
-        known = _unpacked.get(self._kind)
-        if known is None or known[0] != self._key:
+        unpacked = _unpacked.get(self._kind)
+        if unpacked is None or unpacked[0] != self._key:
             _unpacked.pop(self._kind, None)
             data = self._data if isinstance(self._data, bytes) else self._data.value
-            known = _unpacked[self._kind] = (self._key, pickle.loads(data))  # noqa: S301  our own
+            unpacked = _unpacked[self._kind] = (self._key, pickle.loads(data))  # noqa: S301  our own
         if self._kind == "program":
             retain_freed_memory()
             freeze_loaded_objects(self._key)
-            log_as(known[1].lanes.log)
-        value: T = known[1]
+            log_as(unpacked[1].lanes.log)
+        value: T = unpacked[1]
         return value
 
     def destroy(self) -> None:
