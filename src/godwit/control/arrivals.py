@@ -192,21 +192,23 @@ class ArrivalCurve:
         rates = np.log(self._last_rates(_MAX_INTERVALS))
         if not len(rates) or rates.max() - rates.min() <= _LEAST_CHANGE:
             return None
-        known = min(len(rates) - _MIN_USUAL_INTERVALS, len(self._times_s) - 1)
-        worst, change = 0.0, None
-        for last in range(_STEP_INTERVALS, known + 1):
-            before = rates[-last - 4 * _MIN_USUAL_INTERVALS : -last]
-            middle, noise = _median_and_noise(before)
-            differs = float(abs(np.mean(rates[-last:]) - middle))
-            scale = float(np.sqrt(1 / last + 1 / len(before)))
-            latest = (rates[-_STEP_INTERVALS:] - middle) * np.sign(rates[-1] - middle)
-            if float(latest.min()) < max(_LEAST_CHANGE, noise) / 2:
+        max_intervals = min(len(rates) - _MIN_USUAL_INTERVALS, len(self._times_s) - 1)
+        largest_errors, change = 0.0, None
+        for last in range(_STEP_INTERVALS, max_intervals + 1):
+            usual_rates = rates[-last - 4 * _MIN_USUAL_INTERVALS : -last]
+            usual_rate, noise = _median_and_noise(usual_rates)
+            difference = float(abs(np.mean(rates[-last:]) - usual_rate))
+            scale = float(np.sqrt(1 / last + 1 / len(usual_rates)))
+            latest_differences = (rates[-_STEP_INTERVALS:] - usual_rate) * np.sign(
+                rates[-1] - usual_rate
+            )
+            if float(latest_differences.min()) < max(_LEAST_CHANGE, noise) / 2:
                 continue  # the very last one alone may be a bad moment
             # Noise as it was before decides whether it is a change; which one, the same noise for
             # all: a few quiet intervals would be worth more than the step after them.
-            certain = differs > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise * scale)
-            if certain and differs / scale > worst:
-                worst, change = differs / scale, last
+            is_certain = difference > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise * scale)
+            if is_certain and difference / scale > largest_errors:
+                largest_errors, change = difference / scale, last
         return change
 
     def _last_rates(self, count: int) -> FloatArray:

@@ -171,11 +171,15 @@ def select_moves(
     larger than the budget may move, if it moves alone. `must`: moves need not gain more than they
     cost.
     """
-    expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
-    plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)
+    extra_bytes = (
+        problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
+    )
+    plan = _Plan(
+        problem=problem, planned=planned, terms=terms, expands=extra_bytes, variance=variance
+    )
     order = moves_in_order(problem, planned)
-    leaving = problem.draining[problem.current[order]]
-    balancing, draining = order[~leaving], order[leaving]
+    is_leaving = problem.draining[problem.current[order]]
+    balancing, draining = order[~is_leaving], order[is_leaving]
     if whole or problem.intervals:
         if len(draining):
             return _effect_of(plan, np.concatenate([balancing, draining]))
@@ -183,32 +187,34 @@ def select_moves(
         if len(_within_budget(problem, ranges.order, budget, alone=alone)) == len(ranges.order):
             return ranges
         return replace(_effect_of(plan, order[:0]), reason="a plan by ranges exceeds the budget")
-    first = order[:0]
+    first_moves = order[:0]
     if len(draining):
         half = Budget(
             max_moves=None if budget.max_moves is None else -(-budget.max_moves // 2),
             max_bytes=None if budget.max_bytes is None else budget.max_bytes / 2,
         )
-        first = _within_budget(problem, draining, half, alone=alone)
-        budget = budget.less(len(first), float(problem.state_bytes[first].sum()))
-        alone = alone and not len(first)
+        first_moves = _within_budget(problem, draining, half, alone=alone)
+        budget = budget.less(len(first_moves), float(problem.state_bytes[first_moves].sum()))
+        alone = alone and not len(first_moves)
     # What leaves a draining executor makes others busier: the rest of the plan evens that out, and
     # is worth what it gains then.
-    after_first = plan
-    if len(first):
-        emptied = problem.current.copy()
-        emptied[first] = planned[first]
-        after_first = replace(plan, problem=replace(problem, current=emptied))
-    chosen = _within_budget(problem, balancing, budget, alone=alone)
+    plan_after_first = plan
+    if len(first_moves):
+        assignment_after = problem.current.copy()
+        assignment_after[first_moves] = planned[first_moves]
+        plan_after_first = replace(plan, problem=replace(problem, current=assignment_after))
+    balancing_moves = _within_budget(problem, balancing, budget, alone=alone)
     if not len(problem.traffic.rate) and not terms.any_gain:
-        chosen = chosen[: _num_moves_needed(after_first, chosen)]
-    balanced = _if_worthwhile(after_first, chosen)
+        balancing_moves = balancing_moves[: _num_moves_needed(plan_after_first, balancing_moves)]
+    balanced = _if_worthwhile(plan_after_first, balancing_moves)
     if not len(draining):
         return balanced
     remaining_budget = budget.less(len(balanced.order), balanced.moved_bytes)
     alone = alone and not len(balanced.order)
-    last = _within_budget(problem, draining[len(first) :], remaining_budget, alone=alone)
-    moved = np.concatenate([balanced.order, first, last])
+    last_moves = _within_budget(
+        problem, draining[len(first_moves) :], remaining_budget, alone=alone
+    )
+    moved = np.concatenate([balanced.order, first_moves, last_moves])
     if not len(moved):
         return replace(balanced, reason="the budget lets no key group leave draining executors")
     # Balance first: it was planned with the rest of the draining executors' load still to come.
@@ -232,8 +238,8 @@ def _if_worthwhile(plan: _Plan, chosen: IntArray) -> SelectedMoves:
     reason = _rejection_reason(plan, balanced)
     if not reason:
         return balanced
-    stays = _effect_of(plan, chosen[:0])
-    return replace(stays, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
+    no_moves = _effect_of(plan, chosen[:0])
+    return replace(no_moves, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
 
 
 def _within_budget(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -> IntArray:
@@ -254,24 +260,31 @@ def _num_moves_needed(plan: _Plan, order: IntArray) -> int:
     problem, planned, terms = plan.problem, plan.planned, plan.terms
     if not len(order):
         return 0
-    after = problem.current.copy()
-    after[order] = planned[order]
-    stays = ~problem.draining
+    assignment_after = problem.current.copy()
+    assignment_after[order] = planned[order]
+    is_staying = ~problem.draining
     mean = metrics.mean_index(problem)
-    error = float(load_errors(problem, after, plan.variance).max())
-    wanted = max(metrics.load_distance(problem, after), terms.even_enough * mean, error)
+    error = float(load_errors(problem, assignment_after, plan.variance).max())
+    allowed_distance = max(
+        metrics.load_distance(problem, assignment_after), terms.even_enough * mean, error
+    )
     load = metrics.loads(problem, problem.current)
-    deviation = np.where(stays, np.abs(load / problem.speed - mean), 0.0)
-    most, speed, weight = wanted * (1 + 1e-9), problem.speed, problem.weight
-    over = int(np.count_nonzero(deviation > most))
-    for moves, k in enumerate(order.tolist(), start=1):
-        if not over:
-            return moves - 1
-        for e, change in ((int(problem.current[k]), -weight[k]), (int(planned[k]), weight[k])):
-            load[e] += change
-            was = deviation[e] > most
-            deviation[e] = abs(load[e] / speed[e] - mean) if stays[e] else 0.0
-            over += int(deviation[e] > most) - int(was)
+    deviation = np.where(is_staying, np.abs(load / problem.speed - mean), 0.0)
+    max_deviation, speed, weight = allowed_distance * (1 + 1e-9), problem.speed, problem.weight
+    num_over = int(np.count_nonzero(deviation > max_deviation))
+    for num_moves, key_group in enumerate(order.tolist(), start=1):
+        if not num_over:
+            return num_moves - 1
+        for executor, change in (
+            (int(problem.current[key_group]), -weight[key_group]),
+            (int(planned[key_group]), weight[key_group]),
+        ):
+            load[executor] += change
+            was_over = deviation[executor] > max_deviation
+            deviation[executor] = (
+                abs(load[executor] / speed[executor] - mean) if is_staying[executor] else 0.0
+            )
+            num_over += int(deviation[executor] > max_deviation) - int(was_over)
     return len(order)
 
 

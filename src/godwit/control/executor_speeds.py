@@ -107,37 +107,50 @@ class Speeds:
 
         `ended`: ``False`` returns speeds as if the period had ended now, and does not add it.
         """
-        here: set[str] = set()
-        seen: list[tuple[str, _Costs, int]] = []
+        measured_executors: set[str] = set()
+        measured: list[tuple[str, _Costs, int]] = []
         differences: list[_Differences] = []
         for name, component in sorted(statistics.components.items()):
             for costs in _relative_costs(component.by_assignment):
-                here.update(costs.executor.tolist())
+                measured_executors.update(costs.executor.tolist())
                 differences.append(self._cost_changes(name, costs))
-                seen.append((name, costs, len(component.in_bytes)))
-        if not here:
+                measured.append((name, costs, len(component.in_bytes)))
+        if not measured_executors:
             return {}
-        slow, errors, changing = self._estimate_slowness(sorted(here), differences)
+        log_slowness, errors, changing = self._estimate_slowness(
+            sorted(measured_executors), differences
+        )
         if ended:
             self._periods_of_change = self._periods_of_change + 1 if changing else 0
         if ended and self._periods_of_change % _CHANGE_PERIODS == 0:
-            changed = {e: slow[e] - self._log_slowness.get(e, 0.0) for e in here}
-            self._log_slowness, self._errors = slow, errors
-            for name, costs, num_key_groups in seen:
+            changed = {
+                executor: log_slowness[executor] - self._log_slowness.get(executor, 0.0)
+                for executor in measured_executors
+            }
+            self._log_slowness, self._errors = log_slowness, errors
+            for name, costs, num_key_groups in measured:
                 self._record_costs(name, costs, num_key_groups, changed)
-        middle = float(np.median(list(slow.values())))
+        middle = float(np.median(list(log_slowness.values())))
         estimates: dict[str, float] = {}
-        differs: set[str] = set()
-        for e, variance in zip(slow, errors.diagonal().tolist(), strict=True):
-            apart = slow[e] - middle
-            none = max(_NO_DIFFERENCE, _ERRORS * math.sqrt(max(variance, 0.0)))
-            speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
+        differing_executors: set[str] = set()
+        for executor, variance in zip(log_slowness, errors.diagonal().tolist(), strict=True):
+            log_difference = log_slowness[executor] - middle
+            least_difference = max(_NO_DIFFERENCE, _ERRORS * math.sqrt(max(variance, 0.0)))
+            speed = (
+                1.0 if abs(log_difference) < least_difference else float(np.exp(-log_difference))
+            )
             if speed != 1.0:
-                differs.add(e)
-                if ended and abs(apart) < _SIGMA_SPEED and e not in self._executors_that_differed:
+                differing_executors.add(executor)
+                if (
+                    ended
+                    and abs(log_difference) < _SIGMA_SPEED
+                    and executor not in self._executors_that_differed
+                ):
                     speed = 1.0  # a small change must be seen twice
-            estimates[e] = speed if changing else _smooth_speed(speed, self._latest_speeds.get(e))
-        self._executors_that_differed = frozenset(differs)
+            estimates[executor] = (
+                speed if changing else _smooth_speed(speed, self._latest_speeds.get(executor))
+            )
+        self._executors_that_differed = frozenset(differing_executors)
         self._latest_speeds = estimates
         return estimates
 
@@ -170,17 +183,19 @@ class Speeds:
                 cost=np.zeros(num_key_groups),
                 variance=np.zeros(num_key_groups),
             )
-        seen, key_groups = self._measured_costs[name], costs.key_group
-        slower = np.array([changed[e] for e in costs.executor.tolist()])
-        stays = (seen.executor[key_groups] == costs.executor) & (
-            np.abs(slower) < _CHANGED_LOG_SPEED
+        recorded, key_groups = self._measured_costs[name], costs.key_group
+        log_slowdown = np.array([changed[executor] for executor in costs.executor.tolist()])
+        is_comparable = (recorded.executor[key_groups] == costs.executor) & (
+            np.abs(log_slowdown) < _CHANGED_LOG_SPEED
         )
-        moved = seen.cost[key_groups] + slower
-        seen.cost[key_groups] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
-        seen.variance[key_groups] = np.where(
-            stays, np.minimum(seen.variance[key_groups], costs.variance), costs.variance
+        expected_cost = recorded.cost[key_groups] + log_slowdown
+        recorded.cost[key_groups] = np.where(
+            is_comparable, expected_cost + _NEW * (costs.cost - expected_cost), costs.cost
         )
-        seen.executor[key_groups] = costs.executor
+        recorded.variance[key_groups] = np.where(
+            is_comparable, np.minimum(recorded.variance[key_groups], costs.variance), costs.variance
+        )
+        recorded.executor[key_groups] = costs.executor
 
     def _estimate_slowness(
         self, here: list[str], differences: Sequence[_Differences]
@@ -190,47 +205,66 @@ class Speeds:
         Returns executor → slowness, the covariances of the errors, and whether an executor changed.
         """
         names = sorted({*here, *(name for part in differences for name in part.before)})
-        number, n = {name: index for index, name in enumerate(names)}, len(names)
-        known = np.array([self._log_slowness.get(name, 0.0) for name in names])
-        # The unknowns are deviations from `known`: of the previous period, then of this one.
-        prior = np.zeros((2 * n, 2 * n))
-        each = np.arange(n)
-        prior[each, each] = _SIGMA_KNOWN**-2 + _SIGMA_SPEED**-2
-        prior[n + each, n + each] = _SIGMA_SPEED**-2
-        prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
-        measured, noisy, pull = *np.zeros((2, 2 * n, 2 * n)), np.zeros(2 * n)
+        index_of, num_executors = {name: index for index, name in enumerate(names)}, len(names)
+        known_slowness = np.array([self._log_slowness.get(name, 0.0) for name in names])
+        # The unknowns are deviations from `known_slowness`: of the previous period, then of this
+        # one.
+        prior = np.zeros((2 * num_executors, 2 * num_executors))
+        diagonal = np.arange(num_executors)
+        prior[diagonal, diagonal] = _SIGMA_KNOWN**-2 + _SIGMA_SPEED**-2
+        prior[num_executors + diagonal, num_executors + diagonal] = _SIGMA_SPEED**-2
+        prior[diagonal, num_executors + diagonal] = prior[num_executors + diagonal, diagonal] = -(
+            _SIGMA_SPEED**-2
+        )
+        measured, noise, pull = (
+            *np.zeros((2, 2 * num_executors, 2 * num_executors)),
+            np.zeros(2 * num_executors),
+        )
         changing = False
-        middles = _median_differences(differences, number)
-        stayed = [middle for before, now, middle, _ in middles if before == now]
+        median_differences = _median_differences(differences, index_of)
+        stayed = [
+            median_difference
+            for executor_before, executor_now, median_difference, _ in median_differences
+            if executor_before == executor_now
+        ]
         # What a row costs as a rule rises with an executor that slows: all others look faster.
         common = float(np.median(stayed)) if len(stayed) > 2 else 0.0
-        for before, now, middle, variance in middles:
-            i, j = before, n + now
-            difference = middle - common
-            _add_measured_difference(measured, i, j, 1 / variance)
-            if before == now:
+        for executor_before, executor_now, median_difference, variance in median_differences:
+            before_row, column = executor_before, num_executors + executor_now
+            difference = median_difference - common
+            _add_measured_difference(measured, before_row, column, 1 / variance)
+            if executor_before == executor_now:
                 if abs(difference) <= _ERRORS * math.sqrt(variance):
                     continue  # it is as fast as it was
                 changing = True
-            _add_measured_difference(noisy, i, j, 1 / variance)
-            residual = difference - (known[j - n] - known[i])
-            pull[i] -= residual / variance
-            pull[j] += residual / variance
+            _add_measured_difference(noise, before_row, column, 1 / variance)
+            residual = difference - (
+                known_slowness[column - num_executors] - known_slowness[before_row]
+            )
+            pull[before_row] -= residual / variance
+            pull[column] += residual / variance
         inverse = np.linalg.inv(prior + measured)
-        slow = known + (inverse @ pull)[n:]
+        slowness = known_slowness + (inverse @ pull)[num_executors:]
         # The errors of measurements, not of the assumption that machines are equal otherwise: of
         # these ones, and the rest of the earlier ones.
-        known_by = (inverse @ measured)[n:]
-        rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
-        before_errors = np.zeros((n, n))
-        former = [row for row, name in enumerate(self._log_slowness) if name in number]
-        known_rows = [number[name] for name in self._log_slowness if name in number]
-        before_errors[np.ix_(known_rows, known_rows)] = self._errors[np.ix_(former, former)]
-        errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
-        of_here = [number[name] for name in here]
+        known_by = (inverse @ measured)[num_executors:]
+        weight_of_known = (
+            np.eye(num_executors) - known_by[:, :num_executors] - known_by[:, num_executors:]
+        )
+        before_errors = np.zeros((num_executors, num_executors))
+        former_rows = [row for row, name in enumerate(self._log_slowness) if name in index_of]
+        known_rows = [index_of[name] for name in self._log_slowness if name in index_of]
+        before_errors[np.ix_(known_rows, known_rows)] = self._errors[
+            np.ix_(former_rows, former_rows)
+        ]
+        errors = (
+            weight_of_known @ before_errors @ weight_of_known.T
+            + inverse[num_executors:] @ noise @ inverse[num_executors:].T
+        )
+        rows_of_here = [index_of[name] for name in here]
         return (
-            dict(zip(here, slow[of_here].tolist(), strict=True)),
-            errors[np.ix_(of_here, of_here)],
+            dict(zip(here, slowness[rows_of_here].tolist(), strict=True)),
+            errors[np.ix_(rows_of_here, rows_of_here)],
             changing,
         )
 
@@ -250,18 +284,20 @@ def _median_differences(
 
     In order of the executors' numbers.
     """
-    before = np.array([number[e] for part in differences for e in part.before], np.int64)
-    now = np.array([number[e] for part in differences for e in part.now], np.int64)
+    before = np.array(
+        [number[executor] for part in differences for executor in part.before], np.int64
+    )
+    now = np.array([number[executor] for part in differences for executor in part.now], np.int64)
     order = np.lexsort((now, before))  # which keeps the order of equal ones
     before, now = before[order], now[order]
-    apart = np.concatenate([part.apart for part in differences])[order]
+    values = np.concatenate([part.apart for part in differences])[order]
     variances = np.concatenate([part.variance for part in differences])[order]
     first = np.flatnonzero((np.diff(before, prepend=-1) != 0) | (np.diff(now, prepend=-1) != 0))
     return [
         (
             int(before[start]),
             int(now[start]),
-            *_median_with_variance(apart[start:end], variances[start:end]),
+            *_median_with_variance(values[start:end], variances[start:end]),
         )
         for start, end in pairwise([*first.tolist(), len(order)])
     ]
@@ -307,15 +343,15 @@ def _relative_costs(
     The expected cost of a key group is by its epochs and its rows: each epoch in which it has rows
     costs something, so that few rows are more expensive each than many.
     """
-    epochs = np.concatenate([s.epochs for s in by_assignment])
-    rows = np.concatenate([s.rows for s in by_assignment])
-    busy_s = np.concatenate([s.busy_s for s in by_assignment])
-    shown = (rows > 0) & (busy_s > 0)
+    epochs = np.concatenate([assignment_period.epochs for assignment_period in by_assignment])
+    rows = np.concatenate([assignment_period.rows for assignment_period in by_assignment])
+    busy_s = np.concatenate([assignment_period.busy_s for assignment_period in by_assignment])
+    has_load = (rows > 0) & (busy_s > 0)
     expected = np.ones_like(busy_s)
-    if shown.any():
+    if has_load.any():
         # Relative errors count, so that the heaviest key groups do not decide alone.
-        weight = 1.0 / busy_s[shown]
-        a, b = epochs[shown] * weight, rows[shown] * weight
+        weight = 1.0 / busy_s[has_load]
+        a, b = epochs[has_load] * weight, rows[has_load] * weight
         aa, ab, bb, ay, by = a @ a, a @ b, b @ b, a.sum(), b.sum()
         determinant = aa * bb - ab * ab
         per_epoch = per_row = -1.0
@@ -327,15 +363,15 @@ def _relative_costs(
         expected = per_epoch * epochs + per_row * rows
     estimates, start = [], 0
     for span in by_assignment:
-        mine = slice(start, start + len(span.rows))
-        touched = np.flatnonzero(shown[mine])
-        relative = np.log(busy_s[mine][touched] / expected[mine][touched])
-        variance = _SIGMA_NOISE**2 + _SIGMA_ROW**2 / rows[mine][touched]
+        own_rows = slice(start, start + len(span.rows))
+        key_groups = np.flatnonzero(has_load[own_rows])
+        relative = np.log(busy_s[own_rows][key_groups] / expected[own_rows][key_groups])
+        variance = _SIGMA_NOISE**2 + _SIGMA_ROW**2 / rows[own_rows][key_groups]
         names = np.array(span.assignment.executors, object)
         estimates.append(
             _Costs(
-                key_group=touched,
-                executor=names[span.assignment.executor_of[touched]],
+                key_group=key_groups,
+                executor=names[span.assignment.executor_of[key_groups]],
                 cost=relative,
                 variance=variance,
             )

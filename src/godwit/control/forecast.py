@@ -314,9 +314,9 @@ def detect_period(rates: FloatArray) -> float | None:
     # The first that is nearly as high as the highest: its multiples are as high by chance.
     best = float(correlation[peaks].max())
     first = int(peaks[correlation[peaks] >= 0.9 * best][0])
-    before, peak, after = correlation[first - 1 : first + 2]
-    bend = before - 2 * peak + after
-    return first + (0.5 * (before - after) / bend if bend < 0 else 0.0)
+    left, peak, right = correlation[first - 1 : first + 2]
+    curvature = left - 2 * peak + right
+    return first + (0.5 * (left - right) / curvature if curvature < 0 else 0.0)
 
 
 def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
@@ -325,14 +325,14 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
     errors = []
     for now in range(first, len(rates)):
         # Only rates up to `lead` bins before are used, as by the seasonal forecast.
-        said = seasonal_forecast(rates[: max(now - lead, 0)], float(now), period)
-        values = said, rates[max(now - lead, 0)], rates[now]
+        forecast = seasonal_forecast(rates[: max(now - lead, 0)], float(now), period)
+        values = forecast, rates[max(now - lead, 0)], rates[now]
         if not any(map(math.isnan, values)):
-            errors.append((abs(said - rates[now]), abs(values[1] - rates[now])))
+            errors.append((abs(forecast - rates[now]), abs(values[1] - rates[now])))
     if len(errors) < _MIN_BINS_PER_PERIOD:
         return _Season(bins=period, error=math.inf, as_now=0.0)
-    error, as_now = np.mean(errors, axis=0).tolist()
-    return _Season(bins=period, error=error, as_now=as_now)
+    error, error_of_present_rate = np.mean(errors, axis=0).tolist()
+    return _Season(bins=period, error=error, as_now=error_of_present_rate)
 
 
 class Forecaster:

@@ -188,12 +188,16 @@ class Fusing:
 
         `left_alone`: operators whose components were chosen by hand.
         """
-        alone = left_alone | _fused_by_user(flow, self._streams)
-        streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
+        left_alone_operators = left_alone | _fused_by_user(flow, self._streams)
+        streams = [
+            stream
+            for stream in self._streams
+            if not left_alone_operators & {stream.upstream, stream.operator}
+        ]
         shares = {
-            (s.upstream, s.operator): self._rows[s.upstream, s.operator]
+            (stream.upstream, stream.operator): self._rows[stream.upstream, stream.operator]
             / max(self._num_evaluations, 1)
-            for s in streams
+            for stream in streams
         }
         fused = {
             edge for edge in shares if flow.component_of(edge[0]) is flow.component_of(edge[1])
@@ -205,21 +209,26 @@ class Fusing:
         }
         groups = _fuse_greedily(flow, streams, counts)
         groups_before = {
-            c.operators[0].name: tuple(o.name for o in c.operators) for c in flow.components
+            component.operators[0].name: tuple(operator.name for operator in component.operators)
+            for component in flow.components
         }
-        now = {group for group in groups_before.values() if not alone & set(group)}
-        after = {group for group in groups if not alone & set(group)}
-        changed = tuple(sorted(after - now))
+        present_groups = {
+            group for group in groups_before.values() if not left_alone_operators & set(group)
+        }
+        new_groups = {group for group in groups if not left_alone_operators & set(group)}
+        changed = tuple(sorted(new_groups - present_groups))
         if not self._hysteresis.is_confirmed(_FUSION, changed):
             return None
-        crossing = {
+        newly_fused = {
             edge
             for edge in shares
             if any(set(edge) <= set(group) for group in changed) and edge not in fused
         }
-        parting = {edge for edge in fused if not any(set(edge) <= set(group) for group in groups)}
-        saved_bytes = sum(self._bytes[edge] for edge in crossing) / self._settings.epochs
-        shown = {edge: shares[edge] for edge in (*sorted(crossing), *sorted(parting))}
+        newly_separated = {
+            edge for edge in fused if not any(set(edge) <= set(group) for group in groups)
+        }
+        saved_bytes = sum(self._bytes[edge] for edge in newly_fused) / self._settings.epochs
+        shown = {edge: shares[edge] for edge in (*sorted(newly_fused), *sorted(newly_separated))}
         return Proposal(
             subject=_FUSION,
             change=Regroup(
@@ -231,7 +240,9 @@ class Fusing:
             ),
             # In bytes: rows that are no longer sent, against the state that moves for it.
             gain=self._settings.payback_epochs * saved_bytes if saved_bytes else math.inf,
-            numbers={f"{up}→{down}": share for (up, down), share in shown.items()},
+            numbers={
+                f"{sender_}→{receiver_}": share for (sender_, receiver_), share in shown.items()
+            },
             reverses=reversed_by_regrouping(flow, *(name for group in changed for name in group)),
         )
 
@@ -243,10 +254,16 @@ def by_attributes(
 
     Those in `left_alone` keep their components.
     """
-    every = in_lane_inputs(flow)
-    alone = set(left_alone) | _fused_by_user(flow, every)
-    streams = [s for s in every if not {s.upstream, s.operator} & alone]
-    groups = _fuse_greedily(flow, streams, {(s.upstream, s.operator): 1.0 for s in streams})
+    all_streams = in_lane_inputs(flow)
+    left_alone_operators = set(left_alone) | _fused_by_user(flow, all_streams)
+    streams = [
+        stream
+        for stream in all_streams
+        if not {stream.upstream, stream.operator} & left_alone_operators
+    ]
+    groups = _fuse_greedily(
+        flow, streams, {(stream.upstream, stream.operator): 1.0 for stream in streams}
+    )
     return {_name_of(group): group for group in groups if len(group) > 1}
 
 

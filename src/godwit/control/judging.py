@@ -92,16 +92,16 @@ class Judge:
         `before`, `executors`: numbers of executors before and after.
         """
         self._stop_judging("another decision was made")
-        expected, at_first = wanted.expects(executors), wanted.expects(before)
-        if expected is None or at_first is None or not math.isfinite(expected):
+        expected, figure_before = wanted.expects(executors), wanted.expects(before)
+        if expected is None or figure_before is None or not math.isfinite(expected):
             return
-        if not math.isfinite(at_first):
-            at_first = wanted.measured or math.inf
+        if not math.isfinite(figure_before):
+            figure_before = wanted.measured or math.inf
         self._judged_decision = _Decided(
             kind=kind,
             before=before,
             wanted=executors,
-            before_figure=at_first,
+            before_figure=figure_before,
             expected=expected,
             target=wanted.target,
             arrival_per_s=situation.arrival_per_s,
@@ -148,24 +148,27 @@ class Judge:
         self, decision: _Decided, measured: float, situation: ScalingSituation
     ) -> None:
         """Announce if a decision helped; if not, it is not repeated in the same situation."""
-        gained, due = decision.before_figure - measured, decision.before_figure - decision.expected
-        met = measured <= decision.target
+        gain, expected_gain = (
+            decision.before_figure - measured,
+            decision.before_figure - decision.expected,
+        )
+        is_met = measured <= decision.target
         if decision.kind == "in":
-            helped = met or measured <= decision.expected * (1 + _MIN_GAIN_SHARE)
+            has_helped = is_met or measured <= decision.expected * (1 + _MIN_GAIN_SHARE)
         else:
-            helped = met or gained >= _MIN_GAIN_SHARE * due
+            has_helped = is_met or gain >= _MIN_GAIN_SHARE * expected_gain
         self._judged_decision = None
-        reason = "the target is met" if met else "the target is missed"
-        if not helped and decision.kind == "out":
-            why = why_no_faster(situation, situation.executors)
+        reason = "the target is met" if is_met else "the target is missed"
+        if not has_helped and decision.kind == "out":
+            bottleneck = why_no_faster(situation, situation.executors)
             reason = (
                 f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
                 "was expected, and no more are requested until the situation changes"
-            ) + (f"; {why}" if why else "")
+            ) + (f"; {bottleneck}" if bottleneck else "")
             self._ineffective_decision = _Ineffective(
                 executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason
             )
-        self._announce_verdict(decision, "helped" if helped else "no help", reason, measured)
+        self._announce_verdict(decision, "helped" if has_helped else "no help", reason, measured)
 
     def _stop_judging(self, reason: str) -> None:
         """Stop waiting for the effect of a decision, and announce the reason."""
@@ -256,9 +259,9 @@ class BalanceJudge:
                     components, f"they did not stabilize within {_MAX_PERIODS} periods"
                 )
             elif period.settled and under_way.isdisjoint(components):
-                came = _busy_distance(measured, period)
-                if came is not None:
-                    self._announce_result(components, decision, *came)
+                distance_and_error = _busy_distance(measured, period)
+                if distance_and_error is not None:
+                    self._announce_result(components, decision, *distance_and_error)
 
     def _announce_result(
         self, components: tuple[str, ...], decision: _Rebalanced, measured: float, error: float

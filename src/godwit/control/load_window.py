@@ -255,13 +255,13 @@ class LoadWindow:
         blocks.add(assignment, load, now_s)
         vectors = blocks.standard(speeds)
         first = max(len(blocks) - 1 - _PARTS[0], 0)
-        window = usual = _sums_over_blocks(vectors[:first], blocks.numbers[:first])
+        window = window_before = _sums_over_blocks(vectors[:first], blocks.numbers[:first])
         for block in range(first, len(blocks) - 1):
             window = window.plus(vectors[block], blocks.numbers[block])
         self._note_deviations(vectors[-1], window, assignment)
-        every = window.plus(vectors[-1], blocks.numbers[-1])
+        whole_window = window.plus(vectors[-1], blocks.numbers[-1])
         if self._blocks_before_change is None:
-            self._cut_at_change(vectors, usual, every, assignment)
+            self._cut_at_change(vectors, window_before, whole_window, assignment)
         else:
             self._confirm_change(self._blocks_before_change, speeds, assignment)
         self._blocks.merge_old()
@@ -296,27 +296,31 @@ class LoadWindow:
         last three, `every` over all.
         """
         blocks = self._blocks
-        least = _MIN_EPOCHS_BEFORE_AGAIN if self._last_difference_was_change else _MIN_EPOCHS_BEFORE
-        if every.epochs < least + _PARTS[0]:
+        min_epochs = (
+            _MIN_EPOCHS_BEFORE_AGAIN if self._last_difference_was_change else _MIN_EPOCHS_BEFORE
+        )
+        if every.epochs < min_epochs + _PARTS[0]:
             return
         # the latest parts of the window, from the last block on
         epochs = np.cumsum(blocks.numbers[:0:-1, _EPOCHS]).astype(np.int64)
         parts = np.cumsum(vectors[:0:-1, :2], axis=0)
-        late, total_s = parts[:, 1].sum(axis=1), float(every.busy_s.sum())
-        tried = _IS_TRIED[np.minimum(epochs, _PARTS[-1])]
-        tried &= (epochs <= every.epochs - least) & (np.minimum(late, total_s - late) > 0)
-        if not tried.any():
+        busy_after_s, total_s = parts[:, 1].sum(axis=1), float(every.busy_s.sum())
+        is_tried = _IS_TRIED[np.minimum(epochs, _PARTS[-1])]
+        is_tried &= (epochs <= every.epochs - min_epochs) & (
+            np.minimum(busy_after_s, total_s - busy_after_s) > 0
+        )
+        if not is_tried.any():
             return
-        positions, epochs = np.flatnonzero(tried), epochs[tried]
+        positions, epochs = np.flatnonzero(is_tried), epochs[is_tried]
         scores, moved = self._compare_with_rest(
-            parts[tried], every, self._variance_ratios(usual), assignment
+            parts[is_tried], every, self._variance_ratios(usual), assignment
         )
         worst = int(np.argmax(np.where(epochs > 1, scores, 0.0)))
-        half = int(np.argmax(2 * epochs >= epochs[worst]))
+        half_as_long = int(np.argmax(2 * epochs >= epochs[worst]))
         # What the last epoch alone shows may pass, or continue: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
-        last = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
-        if max(_CHANGE_SIGMAS, last) < scores[worst] <= 2 * scores[half]:
+        last_score = scores[0] if epochs[0] == 1 else 0.0  # an epoch of no time was not tried
+        if max(_CHANGE_SIGMAS, last_score) < scores[worst] <= 2 * scores[half_as_long]:
             cut = len(blocks) - 1 - int(positions[worst])
             self._usual_dispersion, self._joint_variance_ratio = self._variance_ratios(
                 _sums_over_blocks(vectors[:cut], blocks.numbers[:cut])
@@ -325,14 +329,14 @@ class LoadWindow:
             blocks.forget_deviations()
             self._last_difference_was_change |= self._last_differed
             self.shifted, self._last_differed = bool(moved[worst]), False
-        elif self._last_difference_was_change and last > _CHANGE_SIGMAS:
+        elif self._last_difference_was_change and last_score > _CHANGE_SIGMAS:
             self._blocks_before_change, self._blocks = blocks, blocks.take_last()
             self._blocks.forget_deviations()
             self.shifted = bool(moved[0])
         else:
-            odd = bool(last > _CHANGE_SIGMAS)
-            self._last_difference_was_change &= odd or not self._last_differed
-            self._last_differed = odd
+            is_odd = bool(last_score > _CHANGE_SIGMAS)
+            self._last_difference_was_change &= is_odd or not self._last_differed
+            self._last_differed = is_odd
 
     def _confirm_change(
         self, former: _Blocks, speeds: Mapping[str, float], assignment: Assignment
@@ -342,9 +346,9 @@ class LoadWindow:
         epoch, numbers = self._blocks.standard(speeds)[-1], self._blocks.numbers[-1]
         if not epoch[1].any():
             return  # of no time: the next one tells
-        self._blocks_before_change, whole = None, before.plus(epoch, numbers)
+        self._blocks_before_change, whole_window = None, before.plus(epoch, numbers)
         scores, _ = self._compare_with_rest(
-            epoch[None, :2], whole, self._variance_ratios(before), assignment
+            epoch[None, :2], whole_window, self._variance_ratios(before), assignment
         )
         self._last_difference_was_change = bool(scores[0] > _CHANGE_SIGMAS)
         if self._last_difference_was_change:
@@ -367,25 +371,31 @@ class LoadWindow:
         may be a change.
         """
         rows, late_s = parts[:, 0], parts[:, 1]
-        late, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
-        early = total_s - late
-        differs = late_s / late[:, None] - (every.busy_s - late_s) / early[:, None]
+        late_total_s, total_s = late_s.sum(axis=1), float(every.busy_s.sum())
+        early_total_s = total_s - late_total_s
+        share_differences = (
+            late_s / late_total_s[:, None] - (every.busy_s - late_s) / early_total_s[:, None]
+        )
         # variance of a second's load, by the counts in the whole window
-        dispersion, together = noise
-        rate = dispersion * together * every.counted / total_s
-        known = np.sqrt(1 / late + 1 / early)[:, None]
+        dispersion, joint_ratio = noise
+        rate = dispersion * joint_ratio * every.counted / total_s
+        standard_error = np.sqrt(1 / late_total_s + 1 / early_total_s)[:, None]
         owner, num_executors = assignment.executor_of, len(assignment.executors)
-        places = owner + num_executors * np.arange(len(differs))[:, None]
-        sums = np.bincount(places.ravel(), differs.ravel(), num_executors * len(differs))
-        sums = np.abs(sums.reshape(len(differs), num_executors))
-        by_executor = sums / (np.sqrt(np.bincount(owner, rate, num_executors)) * known + 1e-12)
+        places = owner + num_executors * np.arange(len(share_differences))[:, None]
+        sums = np.bincount(
+            places.ravel(), share_differences.ravel(), num_executors * len(share_differences)
+        )
+        sums = np.abs(sums.reshape(len(share_differences), num_executors))
+        by_executor = sums / (
+            np.sqrt(np.bincount(owner, rate, num_executors)) * standard_error + 1e-12
+        )
         # The sum of few rows of unequal cost is skewed, as of log-normal costs of this dispersion.
         skewed = 1 + _SKEW * max(dispersion, 1.0) ** 1.5 / np.sqrt(np.maximum(rows, 1.0))
-        alone = np.where(rows >= _ROWS, np.abs(differs), 0.0) / (
-            np.sqrt(rate) * known * skewed + 1e-12
+        by_key_group = np.where(rows >= _ROWS, np.abs(share_differences), 0.0) / (
+            np.sqrt(rate) * standard_error * skewed + 1e-12
         )
-        moved = (by_executor > _CHANGE_SIGMAS) & (sums * num_executors > _MATERIAL_SHARE)
-        return np.maximum(by_executor.max(axis=1), alone.max(axis=1)), moved.any(axis=1)
+        is_shifted = (by_executor > _CHANGE_SIGMAS) & (sums * num_executors > _MATERIAL_SHARE)
+        return np.maximum(by_executor.max(axis=1), by_key_group.max(axis=1)), is_shifted.any(axis=1)
 
     # -- noise ------------------------------------------------------------------------------------
 
@@ -399,21 +409,22 @@ class LoadWindow:
         total_s, window_s = float(epoch_s.sum()), float(window.busy_s.sum())
         if not (total_s > 0 and window_s > 0):
             return
-        dispersion, together = self._variance_ratios(window)
-        strayed = epoch_s - window.busy_s * (total_s / window_s)
+        dispersion, joint_ratio = self._variance_ratios(window)
+        deviations = epoch_s - window.busy_s * (total_s / window_s)
         # The share that it strays from has an error of its own.
-        own = 1 / (1 + total_s / window_s)
+        weight = 1 / (1 + total_s / window_s)
         usual_deviation = window.counted * (total_s / window_s) * _OUTLIER**2 * max(dispersion, 1.0)
         executor_of = assignment.executor_of
         by_executor = np.minimum(
-            np.bincount(executor_of, strayed) ** 2,
-            np.bincount(executor_of, usual_deviation) * max(together, 1.0),
+            np.bincount(executor_of, deviations) ** 2,
+            np.bincount(executor_of, usual_deviation) * max(joint_ratio, 1.0),
         )
         squares = (
-            np.minimum(strayed * strayed, np.maximum(usual_deviation, usual_deviation.mean())) * own
+            np.minimum(deviations * deviations, np.maximum(usual_deviation, usual_deviation.mean()))
+            * weight
         )
         self._blocks.vectors[-1, 2] = epoch[2] = squares
-        self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * own, 1
+        self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * weight, 1
 
     def _variance_ratios(self, sums: _Sums) -> tuple[float, float]:
         """Return two ratios of variances, smoothed.
@@ -421,14 +432,16 @@ class LoadWindow:
         Of key groups' loads, as measured over what chance explains; and of executors' loads over
         the sum of those of their key groups, which is 1 if these are independent.
         """
-        epochs, apart, together, strayed = sums.numbers.tolist()
-        trust = strayed / (strayed + _NOISE_PRIOR_EPOCHS)
+        epochs, separate_squares, joint_squares, num_deviating = sums.numbers.tolist()
+        trust = num_deviating / (num_deviating + _NOISE_PRIOR_EPOCHS)
         dispersion, factor = self._usual_dispersion, self._joint_variance_ratio
         if (counted := float(sums.counted.sum())) > 0:
-            measured = float(sums.vectors[2].sum()) * epochs / max(strayed, 1)
+            measured = float(sums.vectors[2].sum()) * epochs / max(num_deviating, 1)
             dispersion += trust * (measured / counted - dispersion)
-        if apart > 0:
-            factor += trust * (min(max(together / apart, 1.0), _MOST_TOGETHER) - factor)
+        if separate_squares > 0:
+            factor += trust * (
+                min(max(joint_squares / separate_squares, 1.0), _MOST_TOGETHER) - factor
+            )
         return dispersion, factor
 
 

@@ -62,34 +62,36 @@ class ModelError:
 
         `wanted`: the model's answer without this correction. `resizing`: executors come or go.
         """
-        before, figure = self._before, wanted.measured
+        situation_before, figure = self._before, wanted.measured
         self._before = None if resizing or figure is None else situation
-        if before is not None and _differ(before.arrival_per_s, situation.arrival_per_s):
+        if situation_before is not None and _differ(
+            situation_before.arrival_per_s, situation.arrival_per_s
+        ):
             self._correct(1 + (self.factor - 1) * _NEW, situation, wanted)
-            before = None
+            situation_before = None
         predicted = wanted.expects(situation.executors)
-        behind = (situation.backlog_rows or 0) > (
+        is_behind = (situation.backlog_rows or 0) > (
             _BEHIND * situation.arrival_per_s * situation.epoch_s
         )
-        comparable = (
-            before is not None
+        is_comparable = (
+            situation_before is not None
             and self._before is not None
-            and before.executors == situation.executors
-            and not behind
+            and situation_before.executors == situation.executors
+            and not is_behind
             and (figure or 0.0) >= _FALLS * self._before_figure
             and predicted is not None
             and 0 < predicted < math.inf
         )
         self._before_figure = figure or 0.0
-        if not comparable or figure is None or predicted is None:
+        if not is_comparable or figure is None or predicted is None:
             self._wrong = 0
             return False
         error = min(max(figure / predicted, 1.0), _MOST)
         if self.factor > 1:
             self._correct(self.factor + _NEW * (error - self.factor), situation, wanted)
             return False
-        wrong = predicted <= wanted.target and figure > _NEAR * wanted.target and error >= _WRONG
-        self._wrong = self._wrong + 1 if wrong else 0
+        is_wrong = predicted <= wanted.target and figure > _NEAR * wanted.target and error >= _WRONG
+        self._wrong = self._wrong + 1 if is_wrong else 0
         if self._wrong < _IN_A_ROW:
             return False
         self._correct(error, situation, wanted)

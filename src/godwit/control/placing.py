@@ -87,10 +87,10 @@ def place_by_attributes(
 
     def is_free(edge: UpstreamInput) -> bool:
         """Return true if both ends of a stream may be placed by other columns."""
-        ends = [flow.operator(name) for name in (edge.upstream, edge.operator)]
+        operators = [flow.operator(name) for name in (edge.upstream, edge.operator)]
         return all(
             operator.name in free and not operator.partition_stated and operator.two_phase is None
-            for operator in ends
+            for operator in operators
         )
 
     streams = [edge for edge in partly_common_inputs(flow) if is_free(edge)]
@@ -104,29 +104,39 @@ def place_by_attributes(
     component_of = dict(zip(names, plan.component_of.tolist(), strict=True))
     for component, shared in enumerate(plan.shared):
         members = [flow.operator(name) for name in names if component_of[name] == component]
-        orders = [tuple(n for n in member.keys.names if n in shared) for member in members]
+        orders = [
+            tuple(column for column in member.keys.names if column in shared) for member in members
+        ]
         # As the operator has them that is keyed by them alone, so that it stays as it is.
         order = min(orders, key=lambda columns: len(members[orders.index(columns)].keys))
         for member in members if len(members) > 1 else ():
             member.partition_by = () if tuple(member.keys.names) == order else order
     compared = []
     for edge in streams:
-        chosen = component_of[edge.upstream] == component_of[edge.operator]
-        common = plan.shared[component_of[edge.upstream]] if chosen else None
+        is_fused = component_of[edge.upstream] == component_of[edge.operator]
+        shared_columns = plan.shared[component_of[edge.upstream]] if is_fused else None
         keys = flow.operator(edge.upstream).keys.names
-        columns = [n for n in edge.keys if (n in keys if common is None else n in common)]
-        known = [settings.cardinality[n] for n in columns if n in settings.cardinality]
-        values = math.prod(known)
+        columns = [
+            column
+            for column in edge.keys
+            if (column in keys if shared_columns is None else column in shared_columns)
+        ]
+        cardinalities = [
+            settings.cardinality[column] for column in columns if column in settings.cardinality
+        ]
+        values = math.prod(cardinalities)
         compared.append(
             {
                 "operator": edge.upstream,
                 "downstream": edge.operator,
                 "columns": tuple(columns),
-                "chosen": chosen,
-                "imbalance": imbalance_of(values, flow.num_key_groups, lanes) if known else None,
+                "chosen": is_fused,
+                "imbalance": imbalance_of(values, flow.num_key_groups, lanes)
+                if cardinalities
+                else None,
                 "reason": f"{listing(columns)} has {values:,} values, and {lanes} lanes need "
                 f"{needed:,}"
-                if known
+                if cardinalities
                 else f"cardinality= does not say how many values {listing(columns)} has",
             }
         )
@@ -147,9 +157,9 @@ def place_as_measured(
         if isinstance(event, events.PartitioningCompared) and event.apart_ms is not None:
             measured.setdefault((event.operator, event.downstream), []).append(event)
         elif isinstance(event, events.FlowChanged):
-            for ends in list(measured):
-                if partitioned_anew(ends[0]) in event.results:
-                    del measured[ends]  # of another placement
+            for pair in list(measured):
+                if partitioned_anew(pair[0]) in event.results:
+                    del measured[pair]  # of another placement
 
     def saved_ms(event: events.PartitioningCompared) -> float:
         """Return the milliseconds an epoch that placing both operators alike saves."""
@@ -158,13 +168,17 @@ def place_as_measured(
     best: dict[str, events.PartitioningCompared] = {}
     for edge in partly_common_inputs(flow):
         last = measured.get((edge.upstream, edge.operator), [])[-confirm:]
-        stated = flow.operator(edge.upstream).partition_stated
-        agreed = len(last) == confirm and all(
+        is_stated = flow.operator(edge.upstream).partition_stated
+        is_agreed = len(last) == confirm and all(
             event.better and event.columns == edge.keys for event in last
         )
-        if agreed and not stated and set(edge.keys) <= {*flow.operator(edge.upstream).keys.names}:
-            known = best.setdefault(edge.upstream, last[-1])
-            best[edge.upstream] = max(known, last[-1], key=saved_ms)
+        if (
+            is_agreed
+            and not is_stated
+            and set(edge.keys) <= {*flow.operator(edge.upstream).keys.names}
+        ):
+            best_event = best.setdefault(edge.upstream, last[-1])
+            best[edge.upstream] = max(best_event, last[-1], key=saved_ms)
     for name, event in best.items():
         flow.operator(name).partition_by = event.columns
     return [

@@ -238,13 +238,18 @@ def with_evacuation(problem: Problem, planned: IntArray) -> IntArray:
         return planned
     planned = planned.copy()
     load = metrics.loads(problem, planned)
-    heap = [(float(load[e] / problem.speed[e]), e) for e in problem.available.tolist()]
+    heap = [
+        (float(load[executor] / problem.speed[executor]), executor)
+        for executor in problem.available.tolist()
+    ]
     heapq.heapify(heap)
-    homeless = np.flatnonzero(on_draining)
-    for k in homeless[np.lexsort((homeless, -problem.weight[homeless]))].tolist():
-        index, e = heap[0]
-        planned[k] = e
-        heapq.heapreplace(heap, (index + float(problem.weight[k] / problem.speed[e]), e))
+    to_evacuate = np.flatnonzero(on_draining)
+    for key_group in to_evacuate[np.lexsort((to_evacuate, -problem.weight[to_evacuate]))].tolist():
+        index, executor = heap[0]
+        planned[key_group] = executor
+        heapq.heapreplace(
+            heap, (index + float(problem.weight[key_group] / problem.speed[executor]), executor)
+        )
     return planned
 
 
@@ -494,10 +499,10 @@ class Planning:
         """
         settings, history = self._settings, self._history_without_mixed(speeds)
         budget, alone = (Budget(max_bytes=None), True) if hypothetical else self._remaining_budget()
-        here = view.executors.keys() - view.draining
-        self.record_size(len(here))
-        if here != self._executors:
-            self._executors, self._changed_in = frozenset(here), self._periods
+        staying_executors = view.executors.keys() - view.draining
+        self.record_size(len(staying_executors))
+        if staying_executors != self._executors:
+            self._executors, self._changed_in = frozenset(staying_executors), self._periods
         measured = [
             measured_problem(
                 group,
@@ -516,9 +521,12 @@ class Planning:
             if all(name in view.components for name in group)
         ]
         self._num_searches = sum(
-            q.problem.num_key_groups * q.problem.num_executors for q in measured
+            problem_.problem.num_key_groups * problem_.problem.num_executors
+            for problem_ in measured
         )
-        measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
+        measured.sort(
+            key=lambda problem_: -metrics.load_distance(problem_.problem, problem_.problem.current)
+        )
         plans = []
         for unit in measured:
             plan = self._plan_one(unit, budget, set(fixed), alone=alone, hypothetical=hypothetical)
@@ -550,12 +558,16 @@ class Planning:
         measured = replace(measured, problem=replace(measured.problem, limits=limits))
         measured = fill_limits(settings.registered, measured, settings.worth.max_load_distance)
         problem = measured.problem
-        planned, first = problem.current, None
+        planned, required_assignment = problem.current, None
         if not fixed.issuperset(measured.components):
-            turn = self._decision_circumstances(problem, hypothetical=hypothetical)
-            first = self._placement_style.before(measured, turn)
-            asked = self._run_planner(measured, turn) if first is None else first
-            planned = with_evacuation(problem, asked)
+            circumstances = self._decision_circumstances(problem, hypothetical=hypothetical)
+            required_assignment = self._placement_style.before(measured, circumstances)
+            planner_assignment = (
+                self._run_planner(measured, circumstances)
+                if required_assignment is None
+                else required_assignment
+            )
+            planned = with_evacuation(problem, planner_assignment)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
                 planned[measured.parts[name]] = problem.current[measured.parts[name]]
@@ -580,7 +592,7 @@ class Planning:
                 variance=measured.variance,
                 alone=alone,
                 whole=self._placement_style.whole,
-                must=first is not None,
+                must=required_assignment is not None,
             ),
             planner=self._placement_style.name,
         )
@@ -595,7 +607,7 @@ class Planning:
             search=lambda: self._fewest_moves_assignment(problem),
         )
 
-    def _run_planner(self, measured: MeasuredProblem, turn: Turn) -> IntArray:
+    def _run_planner(self, measured: MeasuredProblem, circumstances: Turn) -> IntArray:
         """Return the style's assignment for a problem, or the present one.
 
         The present one if no executor is available, or if none drains and loads are even enough, or
@@ -604,14 +616,14 @@ class Planning:
         problem = measured.problem
         if not len(problem.available):
             return problem.current
-        needed = bool(problem.draining[problem.current].any())
+        must_evacuate = bool(problem.draining[problem.current].any())
         bound = self._settings.worth.max_load_distance
-        even = not is_uneven(problem, measured.variance, bound, self._even_for)
-        if even and not (needed or self._any_gain or len(problem.traffic.rate)):
+        is_even = not is_uneven(problem, measured.variance, bound, self._even_for)
+        if is_even and not (must_evacuate or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
-        if self._periods % self._settings.search.every and not needed:
+        if self._periods % self._settings.search.every and not must_evacuate:
             return problem.current
-        return self._placement_style.plan(measured, turn)
+        return self._placement_style.plan(measured, circumstances)
 
     def _fewest_moves_assignment(self, problem: Problem) -> IntArray:
         """Return the planner's assignment, by as few moves as suffice; the present one if none."""
@@ -633,12 +645,16 @@ class Planning:
         needed to remove load above the mean usually suffice. If the problems are large, only one
         limit is tried. ``None``: unlimited.
         """
-        known, most = self._settings.registered, problem.limits.max_moves
-        if self._any_gain or known is None or "max_moves" in known.refuses:
-            return (most,)
-        few = 2 * _excess_key_groups(problem) + 4
-        counts = (few, 4 * few) if self._num_searches <= _MAX_SEARCH_WORK else (2 * few,)
-        return tuple(n if most is None else min(n, most) for n in counts)
+        registered, max_moves = self._settings.registered, problem.limits.max_moves
+        if self._any_gain or registered is None or "max_moves" in registered.refuses:
+            return (max_moves,)
+        few_moves = 2 * _excess_key_groups(problem) + 4
+        counts = (
+            (few_moves, 4 * few_moves)
+            if self._num_searches <= _MAX_SEARCH_WORK
+            else (2 * few_moves,)
+        )
+        return tuple(count if max_moves is None else min(count, max_moves) for count in counts)
 
     def _try_plan(self, problem: Problem, /, **options: Any) -> Solution | None:
         """Return the planner's solution; ``None`` if it fails, which is announced once per reason.
@@ -788,22 +804,22 @@ class Planning:
         if settled and not changing:
             self._learning.note_costs(situation)
             situation = replace(situation, learned=self._learning.learned)
-        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * _waits_s(situation)
-        before = None if changing or behind else self._unchanged_situation
-        self._unchanged_situation = None if changing or behind else situation
-        if before is None or before.executors != situation.executors:
+        is_behind = (situation.backlog_rows or 0) > situation.arrival_per_s * _waits_s(situation)
+        situation_before = None if changing or is_behind else self._unchanged_situation
+        self._unchanged_situation = None if changing or is_behind else situation
+        if situation_before is None or situation_before.executors != situation.executors:
             return situation, False
         # The busier lanes are, the longer it takes epochs to become as short as they will be.
-        slowly = _STEADY_SHARE * min(1.0, 2 * max(1 - situation.busiest, 0.0))
-        for former, other, allowed in (
-            (before.arrival_per_s, situation.arrival_per_s, _STEADY_SHARE),
-            (before.epoch_s, situation.epoch_s, slowly),
-            (before.latency.mean_s, situation.latency.mean_s, slowly),
+        allowed_drift = _STEADY_SHARE * min(1.0, 2 * max(1 - situation.busiest, 0.0))
+        for value_before, value_now, allowed in (
+            (situation_before.arrival_per_s, situation.arrival_per_s, _STEADY_SHARE),
+            (situation_before.epoch_s, situation.epoch_s, allowed_drift),
+            (situation_before.latency.mean_s, situation.latency.mean_s, allowed_drift),
         ):
-            if abs(other - former) > allowed * former:
+            if abs(value_now - value_before) > allowed * value_before:
                 return situation, False
-        worked_off = abs((situation.backlog_rows or 0) - (before.backlog_rows or 0))
-        if worked_off > _STEADY_SHARE * situation.arrival_per_s * situation.epoch_s:
+        backlog_change = abs((situation.backlog_rows or 0) - (situation_before.backlog_rows or 0))
+        if backlog_change > _STEADY_SHARE * situation.arrival_per_s * situation.epoch_s:
             return situation, False
         self._learning.note_latency(situation)
         return replace(situation, learned=self._learning.learned), True
@@ -829,13 +845,13 @@ def _excess_key_groups(problem: Problem) -> int:
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room
     count = 0
-    for e in np.flatnonzero(excess > 0).tolist():
-        mine = problem.weight[problem.current == e]
-        if problem.draining[e]:
-            count += len(mine)
+    for executor in np.flatnonzero(excess > 0).tolist():
+        weights = problem.weight[problem.current == executor]
+        if problem.draining[executor]:
+            count += len(weights)
         else:
-            heaviest = np.cumsum(np.sort(mine)[::-1])
-            count += int(np.searchsorted(heaviest, excess[e])) + 1
+            heaviest = np.cumsum(np.sort(weights)[::-1])
+            count += int(np.searchsorted(heaviest, excess[executor])) + 1
     return count
 
 

@@ -120,8 +120,8 @@ def _variance_of_step(rates: FloatArray) -> float:
     The interval of a step has some of both rates, and counts for neither.
     """
     sums, squares = (np.r_[0.0, np.cumsum(part)] for part in (rates, rates * rates))
-    every, steps = len(rates), np.arange(1, len(rates) - 1)
-    before = squares[steps] - sums[steps] ** 2 / steps
-    after = squares[-1] - squares[steps + 1]
-    after = after - (sums[-1] - sums[steps + 1]) ** 2 / (every - steps - 1)
-    return max(float((before + after).min()), 0.0) / (every - 4)
+    num_rates, steps = len(rates), np.arange(1, len(rates) - 1)
+    squares_before = squares[steps] - sums[steps] ** 2 / steps
+    squares_after = squares[-1] - squares[steps + 1]
+    squares_after = squares_after - (sums[-1] - sums[steps + 1]) ** 2 / (num_rates - steps - 1)
+    return max(float((squares_before + squares_after).min()), 0.0) / (num_rates - 4)

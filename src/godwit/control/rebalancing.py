@@ -142,23 +142,31 @@ class Rebalancing:
         for name in measured.components:
             if name in self._own_migrations:
                 component, first = view.components[name], measured.parts[name].start
-                ends = {t.key_group: t.destination for t in component.transfers if t.planned}
-                ends |= {move.key_group: move.destination for move in component.moves}
-                known = measured.problem.executors
-                remaining |= {first + g: e for g, e in ends.items() if e in known}
+                destinations = {
+                    t.key_group: t.destination for t in component.transfers if t.planned
+                }
+                destinations |= {move.key_group: move.destination for move in component.moves}
+                known_executors = measured.problem.executors
+                remaining |= {
+                    first + g: executor
+                    for g, executor in destinations.items()
+                    if executor in known_executors
+                }
         if not under_way:
             return None
         if not remaining:
             # Everything has moved, and it ends by itself, after an epoch under its assignment.
-            known_to_all = frozenset.intersection(*(own.known_executors for own in under_way))
+            known_to_all = frozenset.intersection(
+                *(migration.known_executors for migration in under_way)
+            )
             new = sorted(set(measured.problem.executors) - known_to_all)
             return f"executor {new[0]} has come" if new else ""
         limit = self._settings.worth.max_load_distance
         reasons = (
-            own.replacement_reason(
+            migration.replacement_reason(
                 measured.problem, remaining, plan.selected, max_load_distance=limit
             )
-            for own in under_way
+            for migration in under_way
         )
         return next(filter(None, reasons), "")
 
@@ -188,17 +196,19 @@ class Rebalancing:
         Also notes whose copies have been made.
         """
         self._now_s = now_s
-        for name, own in list(self._own_migrations.items()):
+        for name, migration in list(self._own_migrations.items()):
             component = view.components.get(name)
-            if component is None or component.migration != own.id:
+            if component is None or component.migration != migration.id:
                 del self._own_migrations[name]
                 continue
-            copying = component.moves or not all(t.warm for t in component.transfers)
-            if own.copied_s is None and not copying:
-                self._own_migrations[name] = replace(own, copied_s=now_s - own.started_s)
-            gone = sorted(own.executors - view.executors.keys())
-            if gone:
-                self._cancel_migration(name, own, f"executor {gone[0]} is gone")
+            is_copying = component.moves or not all(t.warm for t in component.transfers)
+            if migration.copied_s is None and not is_copying:
+                self._own_migrations[name] = replace(
+                    migration, copied_s=now_s - migration.started_s
+                )
+            lost = sorted(migration.executors - view.executors.keys())
+            if lost:
+                self._cancel_migration(name, migration, f"executor {lost[0]} is gone")
 
     def _cancel_migration(self, name: str, migration: _Migration, reason: str) -> None:
         """Cancel the controller's migration of component `name`, and announce the reason."""
@@ -334,11 +344,11 @@ def _relief_of_busiest(problem: Problem, after: IntArray) -> float:
     `after`: executor of each key group after the moves.
     """
     busy_s, capacity = problem.load[:, 0], problem.capacity[:, 0]
-    now, then = (
+    busiest_now, busiest_after = (
         float((np.bincount(places, busy_s, len(capacity)) / capacity).max())
         for places in (problem.current, after)
     )
-    return max(now - then, 0.0)
+    return max(busiest_now - busiest_after, 0.0)
 
 
 def spread_over_lanes(
@@ -444,10 +454,10 @@ class LaneBalancing:
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
         """Yield changes of lanes, if it is time; `stages`: components that share lanes' tasks."""
-        every = self._settings.cadence.lanes_every
-        if every is None or now_s < self._next_check_s:
+        interval = self._settings.cadence.lanes_every
+        if interval is None or now_s < self._next_check_s:
             return
-        self._next_check_s = now_s + seconds(every, "The setting lanes_every")
+        self._next_check_s = now_s + seconds(interval, "The setting lanes_every")
         for stage in stages:
             places = {
                 name: view.components[name].assignment
@@ -455,7 +465,7 @@ class LaneBalancing:
                 if name in view.components
                 and not self._overrides.holds(ManualChange.MIGRATION.of(name), now_s)
             }
-            if max((max(a.lanes) for a in places.values()), default=0) < 2:
+            if max((max(assignment.lanes) for assignment in places.values()), default=0) < 2:
                 continue
             parts = self._known_loads(places)
             for change in rebalance_lanes(parts, self._settings.worth.theta):
@@ -474,47 +484,59 @@ class LaneBalancing:
         shows after it, or beside others that have left. These leave the rest uneven, and its load
         is known.
         """
-        names = sorted({executor for a in places.values() for executor in a.executors})
-        number = {name: index for index, name in enumerate(names)}
+        names = sorted(
+            {executor for assignment_ in places.values() for executor in assignment_.executors}
+        )
+        index_of = {name: index_now for index_now, name in enumerate(names)}
         owner = {
-            component: np.array([number[name] for name in a.executors])[a.executor_of]
-            for component, a in places.items()
+            component: np.array([index_of[name] for name in assignment_.executors])[
+                assignment_.executor_of
+            ]
+            for component, assignment_ in places.items()
         }
-        under: list[tuple[CommittedEpoch, BoolArray]] = []
+        observed: list[tuple[CommittedEpoch, BoolArray]] = []
         epochs, lasted_s = np.zeros((2, len(names)))
-        lost = np.zeros(len(names), np.bool_)  # executors that key groups have left
+        has_lost = np.zeros(len(names), np.bool_)  # executors that key groups have left
         for epoch in self._epochs:
-            came, shifted, left = np.zeros((3, len(names)), np.bool_)
-            for component, now in places.items():
-                plan = epoch.component_views.get(component)
-                then = None if plan is None else plan.assignment
-                if then is None:
-                    came[owner[component]] = True
-                elif then is not now:
-                    index = np.array([number.get(name, -1) for name in then.executors])
-                    before = index[then.executor_of]
-                    moved = before != owner[component]
-                    came[owner[component][moved]] = True
-                    left[before[moved & (before >= 0)]] = True
-                    shifted[owner[component][then.lane_of != now.lane_of]] = True
-            same = ~came & (left | ~shifted)
-            under.append((epoch, same))
-            epochs += same
-            lasted_s += same * epoch.took_s
-            lost |= same & left
-        enough = (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2) | lost
+            has_gained, has_shifted, has_lost_groups = np.zeros((3, len(names)), np.bool_)
+            for component, assignment in places.items():
+                component_view = epoch.component_views.get(component)
+                assignment_then = None if component_view is None else component_view.assignment
+                if assignment_then is None:
+                    has_gained[owner[component]] = True
+                elif assignment_then is not assignment:
+                    index_now = np.array(
+                        [index_of.get(name, -1) for name in assignment_then.executors]
+                    )
+                    owner_before = index_now[assignment_then.executor_of]
+                    is_moved = owner_before != owner[component]
+                    has_gained[owner[component][is_moved]] = True
+                    has_lost_groups[owner_before[is_moved & (owner_before >= 0)]] = True
+                    has_shifted[owner[component][assignment_then.lane_of != assignment.lane_of]] = (
+                        True
+                    )
+            is_unchanged = ~has_gained & (has_lost_groups | ~has_shifted)
+            observed.append((epoch, is_unchanged))
+            epochs += is_unchanged
+            lasted_s += is_unchanged * epoch.took_s
+            has_lost |= is_unchanged & has_lost_groups
+        is_observed = (
+            (epochs >= _LANES_EPOCHS) | (lasted_s >= self._settings.period_s / 2) | has_lost
+        )
         loads = {}
-        for component, now in places.items():
-            load, rows = np.zeros((2, now.num_key_groups))
-            for epoch, same in under:
-                seen = epoch.outcome.loads.get(component)
-                if seen is not None:
-                    counts = (same & enough)[owner[component][seen.key_groups]]
-                    load[seen.key_groups] += seen.busy_s * counts
-                    rows[seen.key_groups] += seen.rows * counts
+        for component, assignment in places.items():
+            load, rows = np.zeros((2, assignment.num_key_groups))
+            for epoch, is_unchanged in observed:
+                epoch_load = epoch.outcome.loads.get(component)
+                if epoch_load is not None:
+                    counts_here = (is_unchanged & is_observed)[
+                        owner[component][epoch_load.key_groups]
+                    ]
+                    load[epoch_load.key_groups] += epoch_load.busy_s * counts_here
+                    rows[epoch_load.key_groups] += epoch_load.rows * counts_here
             # Variance by chance of a number of rows, see `godwit.control.load_window`.
             variance = load * load / np.maximum(rows, 1.0)
-            loads[component] = LaneLoads(assignment=now, load=load, variance=variance)
+            loads[component] = LaneLoads(assignment=assignment, load=load, variance=variance)
         return loads
 
 
@@ -569,38 +591,58 @@ def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneCh
     changed: dict[str, list[str]] = {name: [] for name in parts}
     before, after = 1.0, 1.0
     for executor in _uneven_executors(parts, theta):
-        here = {name: part for name, part in parts.items() if executor in part.assignment.executors}
-        numbers = {n: part.assignment.executors.index(executor) for n, part in here.items()}
-        lanes = min(part.assignment.lanes[numbers[n]] for n, part in here.items())
-        mine = {
-            n: np.flatnonzero(part.assignment.executor_of == numbers[n]) for n, part in here.items()
+        parts_here = {
+            name: part for name, part in parts.items() if executor in part.assignment.executors
         }
-        load = np.concatenate([part.load[mine[n]] for n, part in here.items()])
-        current = np.concatenate([part.assignment.lane_of[mine[n]] for n, part in here.items()])
-        mean = float(load.sum()) / lanes
-        if lanes < 2 or len(load) < 2 or mean <= 0 or int(current.max()) >= lanes:
+        executor_index = {
+            component: part.assignment.executors.index(executor)
+            for component, part in parts_here.items()
+        }
+        num_lanes = min(
+            part.assignment.lanes[executor_index[component]]
+            for component, part in parts_here.items()
+        )
+        key_groups_of = {
+            component: np.flatnonzero(part.assignment.executor_of == executor_index[component])
+            for component, part in parts_here.items()
+        }
+        load = np.concatenate(
+            [part.load[key_groups_of[component]] for component, part in parts_here.items()]
+        )
+        current = np.concatenate(
+            [
+                part.assignment.lane_of[key_groups_of[component]]
+                for component, part in parts_here.items()
+            ]
+        )
+        mean = float(load.sum()) / num_lanes
+        if num_lanes < 2 or len(load) < 2 or mean <= 0 or int(current.max()) >= num_lanes:
             continue
-        variance = np.concatenate([part.variance[mine[n]] for n, part in here.items()])
-        error = float(np.bincount(current, variance, lanes).max()) ** 0.5 / mean
+        variance = np.concatenate(
+            [part.variance[key_groups_of[component]] for component, part in parts_here.items()]
+        )
+        error = float(np.bincount(current, variance, num_lanes).max()) ** 0.5 / mean
         allowed = float(_allowed_imbalance(np.array(error), theta))
         gain = min(_LEAST_GAIN, max(_FINE_THRESHOLD_SHARE * _LEAST_GAIN, CERTAIN * error))
-        was = float(np.bincount(current, load, lanes).max()) / mean
-        if was <= allowed:
+        imbalance_before = float(np.bincount(current, load, num_lanes).max()) / mean
+        if imbalance_before <= allowed:
             continue
-        wanted = balance_lanes(load, current, lanes, theta=1 + (allowed - 1) / 2)
-        becomes = float(np.bincount(wanted, load, lanes).max()) / mean
-        if was - becomes < gain:
+        balanced_lanes = balance_lanes(load, current, num_lanes, theta=1 + (allowed - 1) / 2)
+        imbalance_after = float(np.bincount(balanced_lanes, load, num_lanes).max()) / mean
+        if imbalance_before - imbalance_after < gain:
             continue
         start = 0
-        for n, groups in mine.items():
-            now = wanted[start : start + len(groups)]
-            moved = now != current[start : start + len(groups)]
-            lane_of[n].update(zip(groups[moved].tolist(), now[moved].tolist(), strict=True))
-            if moved.any():
-                changed[n].append(executor)
+        for component, groups in key_groups_of.items():
+            new_lanes = balanced_lanes[start : start + len(groups)]
+            is_moved = new_lanes != current[start : start + len(groups)]
+            lane_of[component].update(
+                zip(groups[is_moved].tolist(), new_lanes[is_moved].tolist(), strict=True)
+            )
+            if is_moved.any():
+                changed[component].append(executor)
             start += len(groups)
-        if was > before:
-            before, after = was, becomes
+        if imbalance_before > before:
+            before, after = imbalance_before, imbalance_after
     return [
         LaneChange(
             request=LanesRequested(component=name, lane_of=lanes_now),

@@ -384,34 +384,35 @@ class Control(ControlSettings):
                 remedy='Give a name, as in planner="milp", or a function of a problem.',
             )
         try:
-            known = planner(self.planner)
-            known.load()
+            registered = planner(self.planner)
+            registered.load()
         except GodwitError as error:
             raise InvalidControlError(
                 f"The controller cannot plan by {self.planner!r}: {error.message}",
                 remedy=error.remedy,
                 planner=self.planner,
             ) from error
-        if known.asks is not Problem:
+        if registered.asks is not Problem:
             raise InvalidControlError(
-                f"Planner {known.name!r} does not compute an assignment of key groups.",
+                f"Planner {registered.name!r} does not compute an assignment of key groups.",
                 remedy="Use one that does, such as milp.",
-                planner=known.name,
+                planner=registered.name,
             )
-        unknown = sorted(set(self.search.options) - set(known.takes))
+        unknown = sorted(set(self.search.options) - set(registered.takes))
         if unknown:
             raise InvalidControlError(
-                f"Planner {known.name!r} has no option {unknown[0]!r}.",
-                remedy=f"Its options are {', '.join(known.takes) or 'none'}.",
-                planner=known.name,
+                f"Planner {registered.name!r} has no option {unknown[0]!r}.",
+                remedy=f"Its options are {', '.join(registered.takes) or 'none'}.",
+                planner=registered.name,
             )
-        once = sorted(set(self.search.options) & set(known.for_one_call))
-        if once:
+        single_call_options = sorted(set(self.search.options) & set(registered.for_one_call))
+        if single_call_options:
             raise InvalidControlError(
-                f"The option {once[0]} is one of a single call: a stream's steps follow one "
+                f"The option {single_call_options[0]} is one of a single call: a stream's steps "
+                "follow one "
                 "another.",
-                remedy=f"Leave it out; {known.for_one_call[once[0]]}.",
-                planner=known.name,
+                remedy=f"Leave it out; {registered.for_one_call[single_call_options[0]]}.",
+                planner=registered.name,
             )
 
     def _check_elasticity(self) -> None:
@@ -434,13 +435,14 @@ class Control(ControlSettings):
 
     def _check_scaling(self) -> None:
         """Raise `InvalidControlError` if scaling settings are wrong or contradict each other."""
-        least, most = self.min_executors, self.max_executors
-        if most is not None and most < least:
+        min_executors, max_executors = self.min_executors, self.max_executors
+        if max_executors is not None and max_executors < min_executors:
             raise InvalidControlError(
-                f"At least {least} executors and at most {most} contradict each other.",
+                f"At least {min_executors} executors and at most {max_executors} contradict each "
+                "other.",
                 remedy="Give min_executors ≤ max_executors.",
-                min_executors=least,
-                max_executors=most,
+                min_executors=min_executors,
+                max_executors=max_executors,
             )
         if inspect.isfunction(self.scaling) and self.scaling.__module__ == custom.__module__:
             raise InvalidControlError(
@@ -455,12 +457,18 @@ class Control(ControlSettings):
                 f"The scaling model {model!r} has no {missing[0]!r}.",
                 remedy="Give it what godwit.control.scaling.ScalingModel asks for, or a function.",
             )
-        ordered = [getattr(model, "executors", None), *(n for _, n in getattr(model, "steps", ()))]
-        for asked in ordered:
-            if not isinstance(asked, int) or least <= asked <= (most or asked):
+        requested_numbers = [
+            getattr(model, "executors", None),
+            *(n for _, n in getattr(model, "steps", ())),
+        ]
+        for requested in requested_numbers:
+            if not isinstance(requested, int) or min_executors <= requested <= (
+                max_executors or requested
+            ):
                 continue
             raise InvalidControlError(
-                f"{asked} executors are requested, and the limits are {least} to {most}.",
+                f"{requested} executors are requested, and the limits are {min_executors} to "
+                f"{max_executors}.",
                 remedy="Change one or the other.",
             )
         if self.cadence.cool_down is not None and self.cool_down_s < self.period_s:

@@ -78,21 +78,25 @@ class Learned:
 
         Between and beyond the measured numbers by interpolation; `now_s` if nothing was measured.
         """
-        known = self.fixed_s
-        if not known:
+        measured = self.fixed_s
+        if not measured:
             return now_s
-        near = nearest(known, executors)
-        low, high = min(known), max(known)
-        rise = known[high] - known[low]
-        if executors == near or low == high or rise <= _MIN_COST_DIFFERENCE * known[low]:
-            return known[near]
+        nearest_number = nearest(measured, executors)
+        low, high = min(measured), max(measured)
+        rise = measured[high] - measured[low]
+        if (
+            executors == nearest_number
+            or low == high
+            or rise <= _MIN_COST_DIFFERENCE * measured[low]
+        ):
+            return measured[nearest_number]
         if low < executors < high:
-            numbers = sorted(known)
-            return float(np.interp(executors, numbers, [known[n] for n in numbers]))
-        line = known[near] + rise / (high - low) * (executors - near)
+            numbers = sorted(measured)
+            return float(np.interp(executors, numbers, [measured[n] for n in numbers]))
+        line = measured[nearest_number] + rise / (high - low) * (executors - nearest_number)
         # At most in proportion to the executors: no epoch is for nothing.
-        bound = known[near] * executors / near
-        return max(line, bound) if executors < near else min(line, bound)
+        bound = measured[nearest_number] * executors / nearest_number
+        return max(line, bound) if executors < nearest_number else min(line, bound)
 
     def unevenness_at(self, executors: int, cores: float) -> float:
         """Return the busiest lane's load over its possible minimum, with `executors` executors.

@@ -181,9 +181,9 @@ class SpreadHotKeys:
         for key_hash in (*measured, *cold):
             if orders.is_changing(key_hash):
                 continue
-            now = spreads.grid_of(key_hash)
-            sides = _rows_of_sides(measured.get(key_hash), now)
-            shape = self._wanted_grid(sides, now, period.work.total / lanes, orders, lanes)
+            grid_now = spreads.grid_of(key_hash)
+            sides = _rows_of_sides(measured.get(key_hash), grid_now)
+            shape = self._wanted_grid(sides, grid_now, period.work.total / lanes, orders, lanes)
             subject = f"{name} {key_hash}"
             if not self._hysteresis.is_confirmed(subject, shape):
                 continue
@@ -196,7 +196,7 @@ class SpreadHotKeys:
                 parts=parts_for(
                     key_hash,
                     count,
-                    taken=now,
+                    taken=grid_now,
                     assignment=plan.assignment,
                     cpu_ms=period.cpu_ms,
                     share=count * sides.work_of_part(*shape) / max(period.work.total, 1),
@@ -204,15 +204,25 @@ class SpreadHotKeys:
                 ),
             )
             share = sides.total * lanes / max(period.work.total, 1)
-            before, after = sides.work_of_part(now.rows, now.columns), sides.work_of_part(*shape)
-            relief = sides.copied_rows(now.rows, now.columns) if grid == WHOLE else before - after
+            work_before, work_after = (
+                sides.work_of_part(grid_now.rows, grid_now.columns),
+                sides.work_of_part(*shape),
+            )
+            relief = (
+                sides.copied_rows(grid_now.rows, grid_now.columns)
+                if grid == WHOLE
+                else work_before - work_after
+            )
             self._standing_proposals[name, key_hash] = Proposal(
                 subject=ManualChange.HOT_KEYS.of(name),
                 reverses=frozenset({ManualChange.HOT_KEYS.of(name)}),
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
                 reason=f"it has {share:.2f} times the work of a lane",
                 gain=relief / self._settings.epochs,  # in rows an epoch
-                cost=max(sides.copied_rows(*shape) - sides.copied_rows(now.rows, now.columns), 0.0)
+                cost=max(
+                    sides.copied_rows(*shape) - sides.copied_rows(grid_now.rows, grid_now.columns),
+                    0.0,
+                )
                 / lanes
                 / self._settings.epochs,
                 numbers={

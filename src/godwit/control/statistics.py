@@ -208,9 +208,12 @@ class PeriodStatistics:
             busy_s = {n: c.busy_s for n, c in self.components.items()}
             heaviest = max(busy_s, key=lambda n: float(busy_s[n].max()), default=None)
             if heaviest is not None:
-                alone = min(1.0, float(busy_s[heaviest].max()) / max(self.period_s, 1e-9))
-                if alone >= _BOTTLENECK_SHARE:
-                    return f"key group {int(busy_s[heaviest].argmax())} of {heaviest!r}", alone
+                key_group_share = min(1.0, float(busy_s[heaviest].max()) / max(self.period_s, 1e-9))
+                if key_group_share >= _BOTTLENECK_SHARE:
+                    return (
+                        f"key group {int(busy_s[heaviest].argmax())} of {heaviest!r}",
+                        key_group_share,
+                    )
         return name, share
 
     @property
@@ -507,16 +510,24 @@ class Statistics:
         if changed_s is not None and changed_s >= self.began_s:
             return arrivals.rate_since_change or 0.0, changed_s
         length_s = now_s - self.began_s
-        whole = arrivals.rate_since(self.began_s)
-        if whole is None:
+        period_rate = arrivals.rate_since(self.began_s)
+        if period_rate is None:
             # Where nothing tells when rows arrived, they did as they were taken.
             return float(sum(so_far.rows)) / max(length_s, 1e-9), self.began_s
-        since = [now_s - _LAST_PART * length_s]
+        starts_s = [now_s - _LAST_PART * length_s]
         if arrivals.step_s is not None:
-            since.append(arrivals.step_s)
-        last, last_s = max((rate, s) for s in since if (rate := arrivals.rate_since(s)) is not None)
+            starts_s.append(arrivals.step_s)
+        last_rate, last_s = max(
+            (rate, start_s)
+            for start_s in starts_s
+            if (rate := arrivals.rate_since(start_s)) is not None
+        )
         # Of two estimates of one rate the greater is too high, as a rule.
-        return (last, last_s) if last > _RISEN_FACTOR * whole else (whole, self.began_s)
+        return (
+            (last_rate, last_s)
+            if last_rate > _RISEN_FACTOR * period_rate
+            else (period_rate, self.began_s)
+        )
 
 
 def _sum_arrays(columns: list[FloatArray]) -> FloatArray:

@@ -137,20 +137,20 @@ class LayoutMeter:
             self._state.clear()
         self._count_migrations(epoch)
         self._add_work(epoch)
-        moments = epoch.outcome.watermarks
+        watermarks = epoch.outcome.watermarks
         sources = epoch.flow.sources_of(self._slots[0])
-        now = min(
-            (time for name, time in moments.items() if source_of(name) in sources),
+        watermark = min(
+            (time for name, time in watermarks.items() if source_of(name) in sources),
             default=BEGINNING,
         )
         sums = self._sums
         if sums.since == BEGINNING:
-            sums.since = now
-        over = now - sums.since >= self._period_us and sums.since > BEGINNING
-        if not over or sums.epochs < self._epochs:
+            sums.since = watermark
+        is_over = watermark - sums.since >= self._period_us and sums.since > BEGINNING
+        if not is_over or sums.epochs < self._epochs:
             return None
         metered = self._price_layouts(epoch, layout, levels_more)
-        self._sums = _Sums(since=now)
+        self._sums = _Sums(since=watermark)
         return metered
 
     def _add_work(self, epoch: FlowEpoch) -> None:
@@ -183,25 +183,27 @@ class LayoutMeter:
 
         Those of a lost executor do not count: they need another executor in any case.
         """
-        plans = [epoch.component_views[epoch.flow.component_of(slot).name] for slot in self._slots]
+        views = [epoch.component_views[epoch.flow.component_of(slot).name] for slot in self._slots]
         owners = [
-            np.array(plan.assignment.executors, object)[plan.assignment.executor_of]
-            for plan in plans
+            np.array(view.assignment.executors, object)[view.assignment.executor_of]
+            for view in views
         ]
-        second = np.zeros(len(owners[0]), np.bool_)
-        if plans[0] is not plans[1] and plans[1].takes is not None:
-            second[list(plans[1].takes)] = True
-        executor = np.where(second, owners[1], owners[0])
-        before, self._last_placement = self._last_placement, (executor, second)
-        if before is None:
+        in_second_slot = np.zeros(len(owners[0]), np.bool_)
+        if views[0] is not views[1] and views[1].takes is not None:
+            in_second_slot[list(views[1].takes)] = True
+        executor = np.where(in_second_slot, owners[1], owners[0])
+        placement_before, self._last_placement = self._last_placement, (executor, in_second_slot)
+        if placement_before is None:
             return
-        former_executor, former_second = before
-        executors = {name for plan in plans for name in plan.assignment.executors}
-        moved = np.flatnonzero(former_executor != executor)
-        moved = np.array([g for g in moved.tolist() if former_executor[g] in executors], np.int64)
-        self._sums.migrations += len(moved)
-        self._sums.turned += int((former_second != second)[moved].sum())
-        self._sums.movers.update(moved.tolist())
+        former_executor, was_in_second_slot = placement_before
+        executors = {name for view in views for name in view.assignment.executors}
+        moved_groups = np.flatnonzero(former_executor != executor)
+        moved_groups = np.array(
+            [g for g in moved_groups.tolist() if former_executor[g] in executors], np.int64
+        )
+        self._sums.migrations += len(moved_groups)
+        self._sums.turned += int((was_in_second_slot != in_second_slot)[moved_groups].sum())
+        self._sums.movers.update(moved_groups.tolist())
 
     def _price_layouts(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
         """Return the costs of both layouts, from the measurements of the period.
@@ -371,11 +373,13 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
     if settings is None:
         return None
     roles = [operator.two_phase for operator in flow.operators]
-    apart = [role.first for role in roles if role is not None and role.slot == 0]
-    beside = f" ({listing(apart)}: consolidate='apart', which is left so)" if apart else ""
+    always_apart = [role.first for role in roles if role is not None and role.slot == 0]
+    note = (
+        f" ({listing(always_apart)}: consolidate='apart', which is left so)" if always_apart else ""
+    )
     raise InvalidFlowError(
         f"The setting splitting of adaptation has nothing to decide: flow {flow.name!r} has no "
-        f"windows with consolidate='measured'{beside}.",
+        f"windows with consolidate='measured'{note}.",
         remedy='Say which, as in window(gw.hopping("6 hours", every="1 hour"), '
         'consolidate="measured"), or leave splitting= out.',
         flow=flow.name,
@@ -387,15 +391,24 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 
     Fused operators downstream may share the consolidate part's component.
     """
-    components = [flow.component_of(name) for name in (*part.slots, part.name)]
-    connected, streams = {part.name}, in_lane_inputs(flow)
-    fused = {operator.name for operator in components[2].operators}
-    while reached := {s.operator for s in streams if s.upstream in connected} & fused - connected:
-        connected |= reached
-    if components[0] is components[1] is components[2]:
-        return "combined" if fused == connected | set(part.slots) else None
-    slots_are_alone = all(len(home.operators) == 1 for home in components[:2])
-    return "split" if slots_are_alone and fused == connected else None
+    first, second, consolidating = (flow.component_of(name) for name in (*part.slots, part.name))
+    members = {operator.name for operator in consolidating.operators}
+    downstream = _downstream_members(flow, part.name, members)
+    if first is second is consolidating:
+        return "combined" if members == downstream | set(part.slots) else None
+    slots_are_alone = len(first.operators) == len(second.operators) == 1
+    return "split" if slots_are_alone and members == downstream else None
+
+
+def _downstream_members(flow: CompiledFlow, operator: str, members: set[str]) -> set[str]:
+    """Return an operator of a component and its `members` that read its rows in their lanes."""
+    downstream, streams = {operator}, in_lane_inputs(flow)
+    while True:
+        readers = {stream.operator for stream in streams if stream.upstream in downstream}
+        added = readers & members - downstream
+        if not added:
+            return downstream
+        downstream |= added
 
 
 def components_for(

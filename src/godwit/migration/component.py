@@ -238,36 +238,42 @@ class TrackedComponent:
         copy is already warm, so that its key group can switch at once.
         """
         already_transferred = set(self.transfers)
-        without_transfer = [
-            key_group for key_group in self.suspended if key_group not in self.transfers
-        ]
-        without_transfer.sort(key=lambda key_group: (key_group not in self.waiting, key_group))
-        recoveries = []
-        for key_group in without_transfer:
-            owner, size = self.assignment.executor(key_group), int(self.state_bytes[key_group])
-            recoveries.append(
-                Move(key_group=key_group, source=owner, destination=owner, state_bytes=size)
-            )
-        self._record_transfers(run, recoveries, run.policy.recovery, planned=False)
+        self._record_transfers(run, self._next_recoveries(), run.policy.recovery, planned=False)
         migration = self.migration
-        awaits_standby = (
-            migration is not None
-            and migration.strategy.activates_standby
-            and not migration.activated
-        )
-        if (
-            migration is not None
-            and migration.strategy.warms
-            and not (self.suspended or awaits_standby)
-        ):
+        if migration is not None and self._may_start_moves(migration):
             # Stopping the world means flushing first: the running epoch must end.
             may_move = run.running is None or not migration.strategy.holds_epochs
             moves = migration.moves.values() if may_move else ()
             self._record_transfers(run, moves, migration.bounds, planned=True)
-
         if migration is not None and migration.strategy is Strategy.ON_DEMAND:
             self._order_indexes(run, migration)
+        self._order_copies(run)
+        return any(
+            transfer.warm
+            for key_group, transfer in self.transfers.items()
+            if key_group not in already_transferred
+        )
 
+    def _next_recoveries(self) -> list[Move]:
+        """Return recoveries of suspended key groups without a transfer, those with rows first."""
+        key_groups = [key_group for key_group in self.suspended if key_group not in self.transfers]
+        key_groups.sort(key=lambda key_group: (key_group not in self.waiting, key_group))
+        recoveries = []
+        for key_group in key_groups:
+            owner, size = self.assignment.executor(key_group), int(self.state_bytes[key_group])
+            recoveries.append(
+                Move(key_group=key_group, source=owner, destination=owner, state_bytes=size)
+            )
+        return recoveries
+
+    def _may_start_moves(self, migration: OngoingMigration) -> bool:
+        """Return whether copies for planned moves may be ordered now."""
+        strategy = migration.strategy
+        awaits_standby = strategy.activates_standby and not migration.activated
+        return strategy.warms and not (self.suspended or awaits_standby)
+
+    def _order_copies(self, run: ProtocolState) -> None:
+        """Order the copies of transfers that have no attempt, one order per destination."""
         unordered: dict[str, list[int]] = {}
         for key_group, transfer in self.transfers.items():
             if transfer.attempt is None and not transfer.warm:
@@ -275,10 +281,9 @@ class TrackedComponent:
         for executor, key_groups in sorted(unordered.items()):
             attempt = run.next_attempt()
             for key_group in key_groups:
-                due = run.seconds + (run.policy.patience << self.transfers[key_group].tries)
-                self.transfers[key_group] = replace(
-                    self.transfers[key_group], attempt=attempt, due=due
-                )
+                transfer = self.transfers[key_group]
+                due = run.seconds + (run.policy.patience << transfer.tries)
+                self.transfers[key_group] = replace(transfer, attempt=attempt, due=due)
             run.orders.append(
                 StartWarming(
                     component=self.name,
@@ -287,11 +292,6 @@ class TrackedComponent:
                     attempt=attempt,
                 )
             )
-        return any(
-            t.warm
-            for key_group, t in self.transfers.items()
-            if key_group not in already_transferred
-        )
 
     def _order_indexes(self, run: ProtocolState, migration: OngoingMigration) -> None:
         """Order the state of all moves to be indexed at their destinations, once."""

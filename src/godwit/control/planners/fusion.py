@@ -157,10 +157,10 @@ class _Components:
         """Return whether a third component lies on a path from `a` to `b`: fusing makes a cycle."""
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
-    def fuse(self, a: int, b: int) -> int:
+    def fuse(self, first: int, second: int) -> int:
         """Fuse the components numbered a and b; return the number of the fused one."""
-        low, high = min(a, b), max(a, b)
-        self.shared[low] = self.common(a, b)
+        low, high = min(first, second), max(first, second)
+        self.shared[low] = self.common(first, second)
         for operator in self.members[high]:
             self.labels[operator] = low
         self.members[low] += self.members[high]
@@ -170,17 +170,17 @@ class _Components:
 
     def _merge_links(self, low: int, high: int) -> None:
         """Add the upstream and downstream components of `high` to those of `low`."""
-        gone, here = 1 << high, 1 << low
-        neither = ~(gone | here)
+        high_bit, low_bit = 1 << high, 1 << low
+        other_bits = ~(high_bit | low_bit)
         for sets in (self._next, self._after, self._before):
-            sets[low] = (sets[low] | sets[high]) & neither
+            sets[low] = (sets[low] | sets[high]) & other_bits
         before, after = self._before[low], self._after[low]
-        for c in _set_bits(before):
-            if self._next[c] & gone:
-                self._next[c] = (self._next[c] & ~gone) | here
-            self._after[c] = ((self._after[c] | after) & ~gone) | here
-        for c in _set_bits(after):
-            self._before[c] = ((self._before[c] | before) & ~gone) | here
+        for component in _set_bits(before):
+            if self._next[component] & high_bit:
+                self._next[component] = (self._next[component] & ~high_bit) | low_bit
+            self._after[component] = ((self._after[component] | after) & ~high_bit) | low_bit
+        for component in _set_bits(after):
+            self._before[component] = ((self._before[component] | before) & ~high_bit) | low_bit
 
     def plan(self) -> FusionPlan:
         """Return the components as a plan, with the rows exchanged between them."""
@@ -204,7 +204,7 @@ def _merge_greedily(components: _Components, score: Score) -> None:
     only disappears by becoming part of one of them.
     """
 
-    def points(stream: int) -> float:
+    def score_of(stream: int) -> float:
         common = components.common(labels[source[stream]], labels[target[stream]])
         value = components.value(common)
         if not common or value < components.problem.min_value:
@@ -212,51 +212,59 @@ def _merge_greedily(components: _Components, score: Score) -> None:
         return components.rate[stream] if score == "traffic" else value
 
     source, target, labels = components.source, components.target, components.labels
-    heap = [(-points(stream), stream) for stream in range(len(source))]
+    heap = [(-score_of(stream), stream) for stream in range(len(source))]
     heapq.heapify(heap)
     waiting: dict[int, list[tuple[float, int]]] = {}
     while heap:
-        negative, stream = heapq.heappop(heap)
-        a, b = labels[source[stream]], labels[target[stream]]
-        if a == b or negative == 0:
+        negative_score, stream = heapq.heappop(heap)
+        sender, receiver = labels[source[stream]], labels[target[stream]]
+        if sender == receiver or negative_score == 0:
             continue
-        now = points(stream)
-        if now != -negative:  # less is common than when it was scored
-            heapq.heappush(heap, (-now, stream))
-        elif components.waits_between(a, b):
-            waiting.setdefault(a, []).append((negative, stream))
-            waiting.setdefault(b, []).append((negative, stream))
+        present_score = score_of(stream)
+        if present_score != -negative_score:  # less is common than when it was scored
+            heapq.heappush(heap, (-present_score, stream))
+        elif components.waits_between(sender, receiver):
+            waiting.setdefault(sender, []).append((negative_score, stream))
+            waiting.setdefault(receiver, []).append((negative_score, stream))
         else:
-            components.fuse(a, b)
-            for entry in waiting.pop(a, []) + waiting.pop(b, []):
+            components.fuse(sender, receiver)
+            for entry in waiting.pop(sender, []) + waiting.pop(receiver, []):
                 heapq.heappush(heap, entry)
 
 
 def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
     """Grow one component at a time as far as attributes allow (the baseline of paper 3 §7.6)."""
     labels, target = components.labels, components.target
-    leaving: list[list[int]] = [[] for _ in labels]
-    for stream, i in enumerate(components.source):
-        leaving[i].append(stream)
-    alone = list(range(len(labels)))
-    last = alone[0]
-    while alone:
-        c, waiting = labels[last], set(alone)
+    streams_of: list[list[int]] = [[] for _ in labels]
+    for stream, operator in enumerate(components.source):
+        streams_of[operator].append(stream)
+    ungrown = list(range(len(labels)))
+    last = ungrown[0]
+    while ungrown:
+        component, waiting = labels[last], set(ungrown)
         while True:
             best, greatest = -1, 0
-            for stream in sorted(s for o in components.members[c] for s in leaving[o]):
-                b = labels[target[stream]]
-                if b == c or target[stream] not in waiting:
+            for stream in sorted(
+                stream_
+                for operator_ in components.members[component]
+                for stream_ in streams_of[operator_]
+            ):
+                candidate = labels[target[stream]]
+                if candidate == component or target[stream] not in waiting:
                     continue
-                size = len(components.common(c, b))
-                if size > greatest and not components.waits_between(c, b):
-                    best, greatest = b, size
+                size = len(components.common(component, candidate))
+                if size > greatest and not components.waits_between(component, candidate):
+                    best, greatest = candidate, size
             if best < 0:
                 break
-            c = components.fuse(c, best)
-        alone = [o for o in alone if labels[o] != c and o != last]
-        if alone:
-            last = int(rng.choice(alone))
+            component = components.fuse(component, best)
+        ungrown = [
+            operator_
+            for operator_ in ungrown
+            if labels[operator_] != component and operator_ != last
+        ]
+        if ungrown:
+            last = int(rng.choice(ungrown))
 
 
 def _set_bits(bits: int) -> Iterator[int]:
@@ -269,15 +277,15 @@ def _set_bits(bits: int) -> Iterator[int]:
 
 def _topological_order(size: int, source: list[int], target: list[int]) -> list[int]:
     """Return the operators, each after all that feed it; only some of them if there is a cycle."""
-    following: list[list[int]] = [[] for _ in range(size)]
-    waits = [0] * size
-    for i, j in zip(source, target, strict=True):
-        following[i].append(j)
-        waits[j] += 1
-    order = [o for o in range(size) if waits[o] == 0]
-    for o in order:
-        for after in following[o]:
-            waits[after] -= 1
-            if waits[after] == 0:
-                order.append(after)
+    successors: list[list[int]] = [[] for _ in range(size)]
+    num_predecessors = [0] * size
+    for sender, receiver in zip(source, target, strict=True):
+        successors[sender].append(receiver)
+        num_predecessors[receiver] += 1
+    order = [operator for operator in range(size) if num_predecessors[operator] == 0]
+    for operator in order:
+        for successor in successors[operator]:
+            num_predecessors[successor] -= 1
+            if num_predecessors[successor] == 0:
+                order.append(successor)
     return order

@@ -63,9 +63,11 @@ def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, 
         for rows in range(1, max_parts + 1)
         for columns in range(1, max_parts // rows + 1)
     ]
-    enough = [shape for shape in shapes if key.work_of_part(*shape) <= goal]
-    if enough:
-        return min(enough, key=lambda shape: (shape[0] * shape[1], key.copied_rows(*shape), shape))
+    sufficient = [shape for shape in shapes if key.work_of_part(*shape) <= goal]
+    if sufficient:
+        return min(
+            sufficient, key=lambda shape: (shape[0] * shape[1], key.copied_rows(*shape), shape)
+        )
     return min(
         shapes,
         key=lambda shape: (

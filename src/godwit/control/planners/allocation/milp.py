@@ -67,10 +67,10 @@ def load_distance_bound(problem: Problem) -> float:
     load = metrics.loads(problem, problem.current)
     weight, available = problem.weight, problem.available
     deviation = load / speed - mean
-    over = np.maximum(deviation, 0.0)
-    under = np.where(problem.draining, 0.0, np.maximum(-deviation, 0.0))
+    overload = np.maximum(deviation, 0.0)
+    underload = np.where(problem.draining, 0.0, np.maximum(-deviation, 0.0))
     floor = max(0.0, _heaviest_index(problem) - mean)
-    reached = float(max(over.max(), under.max()))
+    reached = float(max(overload.max(), underload.max()))
     if reached <= floor:
         return reached
     limits = problem.limits
@@ -137,17 +137,17 @@ class _MoveCount:
         self._limit = limit
         ascending = np.sort(weight)
         self._takes = _running_sums(ascending[:limit]), _running_sums(ascending[::-1][:limit])
-        least, most = [], []
-        for e in range(problem.num_executors):
-            weights_of_executor = np.sort(weight[problem.current == e])
-            least.append(_running_sums(weights_of_executor[:limit]))
-            most.append(_running_sums(weights_of_executor[::-1][:limit]))
+        smallest_sums, largest_sums = [], []
+        for executor in range(problem.num_executors):
+            weights_of_executor = np.sort(weight[problem.current == executor])
+            smallest_sums.append(_running_sums(weights_of_executor[:limit]))
+            largest_sums.append(_running_sums(weights_of_executor[::-1][:limit]))
         # Executor after executor: one entry for every number of key groups that it could give.
-        sizes = np.array([len(sums) for sums in most])
+        sizes = np.array([len(sums) for sums in largest_sums])
         self._first = np.cumsum(sizes) - sizes
         self._executor_of_entry = np.repeat(np.arange(len(sizes)), sizes)
         self._count = np.arange(len(self._executor_of_entry)) - self._first[self._executor_of_entry]
-        self._given = np.concatenate(least), np.concatenate(most)
+        self._given = np.concatenate(smallest_sums), np.concatenate(largest_sums)
         self._drains = problem.draining[self._executor_of_entry]
 
     def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
@@ -232,11 +232,11 @@ class _Program:
     ) -> None:
         units = model.units
         self.model, self.place, self.free = model, place, free
-        n = len(model.speed)
-        inside = np.zeros(n, np.bool_)
-        inside[executors] = True
-        allowed = np.broadcast_to(model.stays & inside, (len(free), n)).copy()
-        at_home = inside[units.home[free]]
+        num_executors = len(model.speed)
+        is_inside = np.zeros(num_executors, np.bool_)
+        is_inside[executors] = True
+        allowed = np.broadcast_to(model.stays & is_inside, (len(free), num_executors)).copy()
+        at_home = is_inside[units.home[free]]
         if model.max_left == 0:
             at_home &= model.stays[units.home[free]]
         allowed[np.flatnonzero(at_home), units.home[free][at_home]] = True
@@ -249,20 +249,22 @@ class _Program:
         self.unit = free[row]
         self.size = len(row)
         self.away = self.executor != units.home[self.unit]
-        fixed = np.ones(len(units), np.bool_)
-        fixed[free] = False
-        self.base = np.bincount(place[fixed], weights=model.weight[fixed], minlength=n)
+        is_fixed = np.ones(len(units), np.bool_)
+        is_fixed[free] = False
+        self.base = np.bincount(
+            place[is_fixed], weights=model.weight[is_fixed], minlength=num_executors
+        )
         moves, size = model.spent(place)
-        gone = free[place[free] != units.home[free]]
-        self.moves_left = model.max_moves - (moves - int(units.count[gone].sum()))
-        self.bytes_left = model.max_bytes - (size - float(units.state_bytes[gone].sum()))
-        self.executors = np.flatnonzero(allowed.any(axis=0) | inside)
-        self.constraints = self._build_constraints(fixed)
+        moved_away = free[place[free] != units.home[free]]
+        self.moves_left = model.max_moves - (moves - int(units.count[moved_away].sum()))
+        self.bytes_left = model.max_bytes - (size - float(units.state_bytes[moved_away].sum()))
+        self.executors = np.flatnonzero(allowed.any(axis=0) | is_inside)
+        self.constraints = self._build_constraints(is_fixed)
 
-    def _build_constraints(self, fixed: BoolArray) -> list[LinearConstraint]:
+    def _build_constraints(self, is_fixed: BoolArray) -> list[LinearConstraint]:
         """Return the constraints: one executor per unit, deviations, budgets, room.
 
-        `fixed`: mask of units that stay.
+        `is_fixed`: mask of units that stay.
         """
         model, units, size = self.model, self.model.units, self.size
         column = np.arange(size)
@@ -273,23 +275,29 @@ class _Program:
         def matrix(values: FloatArray, rows: IndexArray, height: int) -> sparse.csr_matrix:
             return sparse.csr_matrix((values, (rows, column)), shape=(height, size + 3))
 
-        def extra(height: int, rows: IndexArray, which: int, value: float) -> sparse.csr_matrix:
+        def deviation_column(
+            height: int, rows: IndexArray, number: int, value: float
+        ) -> sparse.csr_matrix:
             return sparse.csr_matrix(
-                (np.full(len(rows), value), (rows, np.full(len(rows), size + which))),
+                (np.full(len(rows), value), (rows, np.full(len(rows), size + number))),
                 shape=(height, size + 3),
             )
 
         place_once = LinearConstraint(matrix(np.ones(size), self.row, len(self.free)), 1, 1)
         executor_row = position[self.executor]
         index = matrix(model.weight[self.unit] / model.speed[self.executor], executor_row, count)
-        rest = model.mean - (self.base / model.speed)[self.executors]
-        over = LinearConstraint(index + extra(count, np.arange(count), 1, -1.0), -np.inf, rest)
-        stay = np.flatnonzero(model.stays[self.executors])
-        pick = sparse.csr_matrix(
-            (np.ones(len(stay)), (np.arange(len(stay)), stay)), shape=(len(stay), count)
+        remaining = model.mean - (self.base / model.speed)[self.executors]
+        overload = LinearConstraint(
+            index + deviation_column(count, np.arange(count), 1, -1.0), -np.inf, remaining
         )
-        under = LinearConstraint(
-            pick @ index + extra(len(stay), np.arange(len(stay)), 2, 1.0), rest[stay], np.inf
+        staying = np.flatnonzero(model.stays[self.executors])
+        pick_staying = sparse.csr_matrix(
+            (np.ones(len(staying)), (np.arange(len(staying)), staying)), shape=(len(staying), count)
+        )
+        underload = LinearConstraint(
+            pick_staying @ index + deviation_column(len(staying), np.arange(len(staying)), 2, 1.0),
+            remaining[staying],
+            np.inf,
         )
         largest = LinearConstraint(
             sparse.csr_matrix(
@@ -299,27 +307,31 @@ class _Program:
             0,
             np.inf,
         )
-        constraints = [place_once, over, under, largest]
-        none = np.zeros(size, np.int32)
+        constraints = [place_once, overload, underload, largest]
+        first_row = np.zeros(size, np.int32)
         if np.isfinite(self.moves_left):
             cost = np.where(self.away, units.count[self.unit], 0).astype(np.float64)
-            constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, self.moves_left))
+            constraints.append(
+                LinearConstraint(matrix(cost, first_row, 1), -np.inf, self.moves_left)
+            )
         if np.isfinite(self.bytes_left):
             largest_bytes = max(1.0, float(units.state_bytes.max()))
             cost = np.where(self.away, units.state_bytes[self.unit], 0.0) / largest_bytes
             limit = self.bytes_left / largest_bytes
-            constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, limit))
+            constraints.append(LinearConstraint(matrix(cost, first_row, 1), -np.inf, limit))
         if np.isfinite(model.max_left):
-            left = self.left() + [0.0] * 3
-            stuck = int(units.count[fixed & ~model.stays[self.place]].sum())
-            constraints.append(LinearConstraint(left, -np.inf, model.max_left - stuck))
-        for r in range(model.usage.shape[1]):
-            used = matrix(model.usage[self.unit, r], executor_row, count)
+            num_left = self.left() + [0.0] * 3
+            stuck = int(units.count[is_fixed & ~model.stays[self.place]].sum())
+            constraints.append(LinearConstraint(num_left, -np.inf, model.max_left - stuck))
+        for resource in range(model.usage.shape[1]):
+            used = matrix(model.usage[self.unit, resource], executor_row, count)
             pinned_load = np.bincount(
-                self.place[fixed], weights=model.usage[fixed, r], minlength=len(model.speed)
+                self.place[is_fixed],
+                weights=model.usage[is_fixed, resource],
+                minlength=len(model.speed),
             )
-            room = (model.room[:, r] - pinned_load)[self.executors][stay]
-            constraints.append(LinearConstraint(pick @ used, -np.inf, room))
+            room = (model.room[:, resource] - pinned_load)[self.executors][staying]
+            constraints.append(LinearConstraint(pick_staying @ used, -np.inf, room))
         return constraints
 
     def left(self) -> list[float]:
@@ -361,8 +373,8 @@ class _Program:
         if result.x is None:
             return None, lower, int(result.status)
         place = self.place.copy()
-        chosen = np.asarray(result.x)[: self.size] > 0.5
-        place[self.unit[chosen]] = self.executor[chosen]
+        is_chosen = np.asarray(result.x)[: self.size] > 0.5
+        place[self.unit[is_chosen]] = self.executor[is_chosen]
         return place, lower, int(result.status)
 
 
@@ -393,23 +405,26 @@ def solve_allocation(
     """
     program = _Program(model, place, free, executors)
     most = (cutoff, np.inf, np.inf)
-    first = np.zeros(program.size + 3)
-    first[program.size] = 1.0
+    distance_objective = np.zeros(program.size + 3)
+    distance_objective[program.size] = 1.0
     best, bound, status = program.solve(
-        first, most=most, least=floor, time_limit_s=time_limit_s, node_limit=node_limit
+        distance_objective, most=most, least=floor, time_limit_s=time_limit_s, node_limit=node_limit
     )
     if best is None:
         return SolverResult(place=None, bound=bound, proved=False, infeasible=status == _INFEASIBLE)
     proved = status == _OPTIMAL
     if refine:
-        over, under = model.over_under(best)
-        limit = max(over, under) * (1 + 1e-9) + 1e-9
-        second = np.concatenate([_tie_break_weights(program), [0.0, 1.0, 1.0]])
-        again, _, _ = program.solve(
-            second, most=(limit, np.inf, np.inf), time_limit_s=time_limit_s, node_limit=node_limit
+        overload, underload = model.over_under(best)
+        limit = max(overload, underload) * (1 + 1e-9) + 1e-9
+        refined_objective = np.concatenate([_tie_break_weights(program), [0.0, 1.0, 1.0]])
+        refined, _, _ = program.solve(
+            refined_objective,
+            most=(limit, np.inf, np.inf),
+            time_limit_s=time_limit_s,
+            node_limit=node_limit,
         )
-        if again is not None and max(model.over_under(again)) <= limit:
-            best = again
+        if refined is not None and max(model.over_under(refined)) <= limit:
+            best = refined
     return SolverResult(place=best, bound=bound, proved=proved, infeasible=False)
 
 
@@ -643,18 +658,18 @@ def _empty_draining_executors(
     and whether its plan gives up balance. `start`: placement to begin from. `enough`: distance to
     stop at.
     """
-    waiting = int((~model.stays[search.place]).sum())
-    already = int((~model.stays[start]).sum()) - waiting
-    d = max(model.over_under(search.place))
-    count = int(min(already + waiting, model.max_moves)) if waiting else 0
-    while count > already:
+    num_left = int((~model.stays[search.place]).sum())
+    num_evacuated = int((~model.stays[start]).sum()) - num_left
+    distance = max(model.over_under(search.place))
+    count = int(min(num_evacuated + num_left, model.max_moves)) if num_left else 0
+    while count > num_evacuated:
         trial = AllocationSearch(model, start)
-        if trial.evacuate(count) > already:
+        if trial.evacuate(count) > num_evacuated:
             trial.improve(enough)
-            now = max(model.over_under(trial.place))
-            within = model.within_room(trial.place) or not model.within_room(search.place)
-            if now <= d + _URGENT_GAIN and within:
-                return trial, now > d + _CLOSE_ENOUGH
+            trial_distance = max(model.over_under(trial.place))
+            is_within_room = model.within_room(trial.place) or not model.within_room(search.place)
+            if trial_distance <= distance + _URGENT_GAIN and is_within_room:
+                return trial, trial_distance > distance + _CLOSE_ENOUGH
         count //= 2
     return search, False
 
@@ -767,10 +782,12 @@ def _choose_neighbourhood(
     # Partners on the other side of the mean first; among all of them at random.
     other_side = np.flatnonzero(np.sign(deviation) == -np.sign(deviation[worst]))
     if len(other_side):
-        take = min(len(other_side), max(1, size // 2))
-        chosen.update(random.choice(other_side, take, replace=False).tolist())
-    rest = np.array([e for e in range(len(model.speed)) if e not in chosen], np.int32)
-    more = min(len(rest), size - len(chosen))
-    if more > 0:
-        chosen.update(random.choice(rest, more, replace=False).tolist())
+        num_other_side = min(len(other_side), max(1, size // 2))
+        chosen.update(random.choice(other_side, num_other_side, replace=False).tolist())
+    others = np.array(
+        [executor for executor in range(len(model.speed)) if executor not in chosen], np.int32
+    )
+    num_others = min(len(others), size - len(chosen))
+    if num_others > 0:
+        chosen.update(random.choice(others, num_others, replace=False).tolist())
     return np.array(sorted(chosen), np.int32)

@@ -173,13 +173,13 @@ class AllocationModel:
 
         Key groups on draining executors beyond `max_left` are added.
         """
-        above = max(0.0, self.num_left(place) - self.max_left)
-        for r in range(self.usage.shape[1]):
-            used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
-            room = self.room[:, r]
-            over = self.stays & (used > room * (1 + 1e-9))
-            above += float(((used - room) / np.maximum(room, 1e-300))[over].sum())
-        return above
+        excess = max(0.0, self.num_left(place) - self.max_left)
+        for resource in range(self.usage.shape[1]):
+            used = np.bincount(place, weights=self.usage[:, resource], minlength=len(self.speed))
+            room = self.room[:, resource]
+            is_over = self.stays & (used > room * (1 + 1e-9))
+            excess += float(((used - room) / np.maximum(room, 1e-300))[is_over].sum())
+        return excess
 
 
 def build_model(problem: Problem, units: Units) -> AllocationModel:

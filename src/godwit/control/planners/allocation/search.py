@@ -69,13 +69,13 @@ class Placement:
 
     def put(self, unit: int, executor: int) -> None:
         """Place a unit on an executor, without checks of budgets and room."""
-        model, units, old = self.model, self.model.units, int(self.place[unit])
-        for sign, where in ((-1, old), (1, executor)):
-            self._load[where] += sign * model.weight[unit]
-            self._used_resources[where] += sign * model.usage[unit]
-        away = int(executor != units.home[unit]) - int(old != units.home[unit])
-        self._moves += away * int(units.count[unit])
-        self._bytes += away * float(units.state_bytes[unit])
+        model, units, old_executor = self.model, self.model.units, int(self.place[unit])
+        for direction, changed_executor in ((-1, old_executor), (1, executor)):
+            self._load[changed_executor] += direction * model.weight[unit]
+            self._used_resources[changed_executor] += direction * model.usage[unit]
+        moved_away = int(executor != units.home[unit]) - int(old_executor != units.home[unit])
+        self._moves += moved_away * int(units.count[unit])
+        self._bytes += moved_away * float(units.state_bytes[unit])
         self.place[unit] = executor
         self._is_away[unit] = executor != units.home[unit]
 
@@ -133,24 +133,29 @@ class Placement:
         model = self.model
         moves = np.add(self._extra_moves(u, at_v), self._extra_moves(v, at_u))
         size = np.add(self._extra_bytes(u, at_v), self._extra_bytes(v, at_u))
-        good = self._within_budget(moves, size, may_cost=may_cost)
-        for r in range(model.usage.shape[1]):
-            shift = model.usage[v, r] - model.usage[u, r]
+        is_affordable = self._within_budget(moves, size, may_cost=may_cost)
+        for resource in range(model.usage.shape[1]):
+            shift = model.usage[v, resource] - model.usage[u, resource]
             for executor, change in ((at_u, shift), (at_v, -shift)):
-                good &= (
+                is_affordable &= (
                     ~model.stays[executor]
                     | (change <= 0)
-                    | (self._used_resources[executor, r] + change <= model.room[executor, r])
+                    | (
+                        self._used_resources[executor, resource] + change
+                        <= model.room[executor, resource]
+                    )
                 )
-        return good
+        return is_affordable
 
     def _has_room(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
         """Return a mask, ``(units, executors)``: where the executor has room for the unit."""
         model = self.model
         fits = np.ones((len(unit), len(executors)), np.bool_)
-        for r in range(model.usage.shape[1]):
-            use = model.usage[unit, r][:, None]
-            fits &= self._used_resources[executors, r] + use <= model.room[executors, r]
+        for resource in range(model.usage.shape[1]):
+            usage = model.usage[unit, resource][:, None]
+            fits &= (
+                self._used_resources[executors, resource] + usage <= model.room[executors, resource]
+            )
         return fits | ~model.stays[executors]
 
     def _units_that_may_return(self) -> IndexArray:
@@ -246,19 +251,27 @@ class AllocationSearch(Placement):
         while True:
             deviation = self._deviations()
             if second:
-                over, under = int(deviation.argmax()), int(deviation.argmin())
-                h = under if deviation[over] >= -deviation[under] else over
-                if (deviation[h] <= 0) if h == over else (deviation[h] >= 0):
+                most_loaded, least_loaded = int(deviation.argmax()), int(deviation.argmin())
+                executor = (
+                    least_loaded
+                    if deviation[most_loaded] >= -deviation[least_loaded]
+                    else most_loaded
+                )
+                if (
+                    (deviation[executor] <= 0)
+                    if executor == most_loaded
+                    else (deviation[executor] >= 0)
+                ):
                     return
             else:
-                h = int(np.abs(deviation).argmax())
-            limit = abs(float(deviation[h]))
+                executor = int(np.abs(deviation).argmax())
+            limit = abs(float(deviation[executor]))
             if limit <= enough:
                 return
-            step = self._best_move(h, limit, may_cost=may_cost)
+            step = self._best_move(executor, limit, may_cost=may_cost)
             if exchange:
                 pair = self._best_exchange(
-                    h, limit if step is None else step.worst, may_cost=may_cost
+                    executor, limit if step is None else step.worst, may_cost=may_cost
                 )
                 step = step if pair is None else pair
             if step is None:
@@ -285,49 +298,49 @@ class AllocationSearch(Placement):
         )
 
     def _best_leaving(
-        self, h: int, mine: IndexArray, limit: float, *, may_cost: bool
+        self, executor: int, units: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Return the best move of one of the units `mine` away from executor `h`.
+        """Return the best move of one of the units `units` away from executor `executor`.
 
         ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
-        if not len(mine):
+        if not len(units):
             return None
         model = self.model
-        weight, executors = model.weight[mine], np.arange(len(model.speed))
+        weight, executors = model.weight[units], np.arange(len(model.speed))
         worst = np.maximum(
             self._deviation_at(self._load + weight[:, None], slice(None)),
-            self._deviation_at(self._load[h] - weight, h)[:, None],
+            self._deviation_at(self._load[executor] - weight, executor)[:, None],
         )
-        allowed = model.stays | (self._return_order[mine][:, None] == executors)
-        allowed[:, h] = False
-        allowed &= self._affordable_moves(mine[:, None], executors, may_cost=may_cost)
-        allowed &= self._has_room(mine, executors)
-        return self._pick_best_step(np.where(allowed, worst, np.inf), limit, mine, executors)
+        allowed = model.stays | (self._return_order[units][:, None] == executors)
+        allowed[:, executor] = False
+        allowed &= self._affordable_moves(units[:, None], executors, may_cost=may_cost)
+        allowed &= self._has_room(units, executors)
+        return self._pick_best_step(np.where(allowed, worst, np.inf), limit, units, executors)
 
     def _best_coming(
-        self, h: int, others: IndexArray, limit: float, *, may_cost: bool
+        self, executor: int, units: IndexArray, limit: float, *, may_cost: bool
     ) -> _Step | None:
-        """Return the best move of one of the units `others` to executor `h`.
+        """Return the best move of one of the units `units` to executor `executor`.
 
         ``None``: none leaves a deviation below `limit`. `may_cost`: it may use the budgets.
         """
-        if not len(others):
+        if not len(units):
             return None
         model = self.model
-        weight, owner = model.weight[others], self.place[others]
+        weight, owner = model.weight[units], self.place[units]
         worst = np.maximum(
-            self._deviation_at(self._load[h] + weight, h),
+            self._deviation_at(self._load[executor] + weight, executor),
             self._deviation_at(self._load[owner] - weight, owner),
         )
-        target_h = np.array([h])
+        target_h = np.array([executor])
         allowed = (
-            (model.stays[h] | (self._return_order[others] == h))
-            & self._affordable_moves(others, np.full(len(others), h), may_cost=may_cost)
-            & self._has_room(others, target_h)[:, 0]
+            (model.stays[executor] | (self._return_order[units] == executor))
+            & self._affordable_moves(units, np.full(len(units), executor), may_cost=may_cost)
+            & self._has_room(units, target_h)[:, 0]
         )
         return self._pick_best_step(
-            np.where(allowed, worst, np.inf)[:, None], limit, others, target_h
+            np.where(allowed, worst, np.inf)[:, None], limit, units, target_h
         )
 
     def _best_exchange(self, h: int, limit: float, *, may_cost: bool) -> _Step | None:
@@ -481,9 +494,9 @@ class AllocationSearch(Placement):
         Units move if that does not raise d. If none can and `force` is set, the one that raises d
         least moves.
         """
-        left = True
-        while left:
-            left = self._drain_one(float(np.abs(self._deviations()).max()))
+        has_drained = True
+        while has_drained:
+            has_drained = self._drain_one(float(np.abs(self._deviations()).max()))
         model = self.model
         moved_off = (~model.stays[model.units.home]) & (self.place != model.units.home)
         return force and not moved_off.any() and self._drain_one(np.inf)
@@ -505,22 +518,24 @@ class AllocationSearch(Placement):
         Returns ``False`` if none can move.
         """
         model = self.model
-        waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
-        if not len(waiting):
+        units_to_drain = np.flatnonzero(~model.stays[self.place] & self.movable)
+        if not len(units_to_drain):
             return False
         executors = np.flatnonzero(model.stays)
-        index = (self._load[executors] + model.weight[waiting][:, None]) / model.speed[executors]
-        over = index - model.mean
-        allowed = self._affordable_moves(waiting[:, None], executors, may_cost=True)
-        allowed &= self._has_room(waiting, executors)
-        allowed &= over <= limit + _PROGRESS
+        index = (self._load[executors] + model.weight[units_to_drain][:, None]) / model.speed[
+            executors
+        ]
+        deviation_after = index - model.mean
+        allowed = self._affordable_moves(units_to_drain[:, None], executors, may_cost=True)
+        allowed &= self._has_room(units_to_drain, executors)
+        allowed &= deviation_after <= limit + _PROGRESS
         if not allowed.any():
             return False
-        over = np.where(allowed, over, np.inf)
+        deviation_after = np.where(allowed, deviation_after, np.inf)
         if np.isfinite(limit):  # heavy units first, while there is a place for them
-            row = int(np.where(allowed.any(axis=1), model.weight[waiting], -1.0).argmax())
+            row = int(np.where(allowed.any(axis=1), model.weight[units_to_drain], -1.0).argmax())
         else:
-            row = int(over.min(axis=1).argmin())
-        column = int(over[row].argmin())
-        self.put(int(waiting[row]), int(executors[column]))
+            row = int(deviation_after.min(axis=1).argmin())
+        column = int(deviation_after[row].argmin())
+        self.put(int(units_to_drain[row]), int(executors[column]))
         return True

@@ -170,29 +170,30 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
             reason=f"Stability alone needs {needed} cores; there are {available}.",
         )
     stations = {
-        j: _Station(arrival[j], service[j], int(stable[j]))
-        for j in range(len(arrival))
-        if arrival[j] > 0
+        index: _Station(arrival[index], service[index], int(stable[index]))
+        for index in range(len(arrival))
+        if arrival[index] > 0
     }
-    served = sum(s.load for s in stations.values())
+    served_rows = sum(loaded_station.load for loaded_station in stations.values())
     target = problem.latency_target_s * network.input_per_s
     # No number of cores makes rows wait for nothing at all, so at the floor it is out of reach.
-    reachable = target > served * (1 + _ROUNDING)
-    least_waiting = target - served if reachable else served * _MIN_WAITING_SHARE
-    _add_cores(stations, spare=available - needed, until=least_waiting)
+    is_reachable = target > served_rows * (1 + _ROUNDING)
+    allowed_waiting = target - served_rows if is_reachable else served_rows * _MIN_WAITING_SHARE
+    _add_cores(stations, spare=available - needed, max_waiting=allowed_waiting)
     cores = stable.copy()
-    for j, station in stations.items():
-        cores[j] = station.cores
-    waiting = sum(s.waiting for s in stations.values())
-    latency_s = (served + waiting) / network.input_per_s
-    if reachable and waiting <= least_waiting:
+    for index, station in stations.items():
+        cores[index] = station.cores
+    waiting_rows = sum(loaded_station.waiting for loaded_station in stations.values())
+    latency_s = (served_rows + waiting_rows) / network.input_per_s
+    if is_reachable and waiting_rows <= allowed_waiting:
         return CoreAllocation(cores=cores, latency_s=latency_s, status="optimal")
     reason = (
         f"All {available} cores give {latency_s:.6g} s; the target is "
         f"{problem.latency_target_s:.6g} s."
-        if reachable
+        if is_reachable
         else f"Unreachable: even without any waiting the latency is "
-        f"{served / network.input_per_s:.6g} s, and the target is {problem.latency_target_s:.6g} s."
+        f"{served_rows / network.input_per_s:.6g} s, and the target is "
+        f"{problem.latency_target_s:.6g} s."
         f" {int(cores.sum())} cores give {latency_s:.6g} s."
     )
     return CoreAllocation(cores=cores, latency_s=latency_s, status="infeasible", reason=reason)
@@ -216,19 +217,20 @@ def allocate_all_cores(
     )
 
 
-def _add_cores(stations: dict[int, _Station], *, spare: int, until: float) -> None:
-    """Add up to `spare` cores, each where it reduces waiting most, until `until` rows wait."""
-    total = sum(s.waiting for s in stations.values())
-    gains = [(-station.gain(), j) for j, station in stations.items()]
+def _add_cores(stations: dict[int, _Station], *, spare: int, max_waiting: float) -> None:
+    """Add up to `spare` cores, each where it reduces waiting most, until `max_waiting` rows "
+    "wait."""
+    total = sum(station_.waiting for station_ in stations.values())
+    gains = [(-station.gain(), index) for index, station in stations.items()]
     heapq.heapify(gains)
-    while total > until and spare > 0 and gains and gains[0][0] < 0:
-        fall, j = gains[0]
-        stations[j].grow()
+    while total > max_waiting and spare > 0 and gains and gains[0][0] < 0:
+        decrease, index = gains[0]
+        stations[index].grow()
         spare -= 1
-        total += fall
-        heapq.heapreplace(gains, (-stations[j].gain(), j))
-        if total <= until * (1 + 1e-6):  # incremental subtraction has rounding errors
-            total = sum(s.waiting for s in stations.values())
+        total += decrease
+        heapq.heapreplace(gains, (-stations[index].gain(), index))
+        if total <= max_waiting * (1 + 1e-6):  # incremental subtraction has rounding errors
+            total = sum(station_.waiting for station_ in stations.values())
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
