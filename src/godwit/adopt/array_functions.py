@@ -86,10 +86,10 @@ def _flatten(call: FunctionSpec, lists: pa.Array) -> pa.Array:
     row_of_element, elements = rows_and_elements(inner_lists)
     has_null = np.bincount(rows[~values_of(inner_lists.is_valid())], minlength=len(lists)) > 0
     rows = rows[row_of_element]
-    kept = np.flatnonzero(~has_null[rows])
+    selected = np.flatnonzero(~has_null[rows])
     validity = pc.if_else(pa.array(has_null), None, lists.is_valid())
     validity = pc.if_else(lists.is_valid(), validity, None)
-    return lists_of_rows(rows[kept], elements.take(pa.array(kept)), validity, call.dtype)
+    return lists_of_rows(rows[selected], elements.take(pa.array(selected)), validity, call.dtype)
 
 
 def _array_min_or_max(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Array]:

@@ -442,10 +442,12 @@ class JoinedRows(KeyedOperator):
     ) -> dict[str, tuple[StateRows, npt.NDArray[np.int32]]]:
         """Return the entries to write and to delete: rows that stay have numbers without gaps."""
         key_and_side = rows.key * 2 + rows.side
-        kept = np.flatnonzero(~is_dropped)
-        is_numbered = rows.number[kept] >= 0
-        order = kept[
-            np.lexsort((np.where(is_numbered, rows.number[kept], END), key_and_side[kept]))
+        kept_rows = np.flatnonzero(~is_dropped)
+        is_numbered = rows.number[kept_rows] >= 0
+        order = kept_rows[
+            np.lexsort(
+                (np.where(is_numbered, rows.number[kept_rows], END), key_and_side[kept_rows])
+            )
         ]
         starts = np.flatnonzero(np.diff(key_and_side[order], prepend=-1))
         sizes = np.diff(starts, append=len(order))
@@ -458,7 +460,7 @@ class JoinedRows(KeyedOperator):
         )
         written = np.flatnonzero(changed)
         count_before = np.bincount(key_and_side[rows.number >= 0], minlength=2 * distinct.num_rows)
-        count_after = np.bincount(key_and_side[kept], minlength=2 * distinct.num_rows)
+        count_after = np.bincount(key_and_side[kept_rows], minlength=2 * distinct.num_rows)
         surplus_key_and_side, surplus_numbers = expand_ranges(
             count_after, np.maximum(count_before - count_after, 0)
         )

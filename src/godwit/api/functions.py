@@ -58,9 +58,9 @@ def check_annotations(
         _state_mismatch(state_name, state_hint, state),
     ):
         if mismatch:
-            found, remedy = mismatch
+            problem, remedy = mismatch
             raise InvalidFlowError(
-                f"Operator {operator!r}: function {function_name(function)!r} takes {found}.",
+                f"Operator {operator!r}: function {function_name(function)!r} takes {problem}.",
                 remedy=remedy,
                 operator=operator,
             )

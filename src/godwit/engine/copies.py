@@ -66,7 +66,7 @@ def warm_states(
     absent_groups = [
         key_group
         for key_group in order.key_groups
-        if all(held[key_group] < 0 for held in versions.values())
+        if all(copy_versions[key_group] < 0 for copy_versions in versions.values())
     ]
     deliveries = list(_fetch_from_peers(transfers, fetch, versions, now_s))
     sent = {

@@ -50,10 +50,12 @@ def arrange(
 
     listed = set(roster)
     owning = set(np.unique(owner).tolist())
-    kept = [index for index, name in enumerate(names) if name in listed or index in owning]
+    kept_executors = [
+        index for index, name in enumerate(names) if name in listed or index in owning
+    ]
     renumbered = np.full(len(names), -1, np.int32)
-    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
-    num_lanes = np.array([lanes[names[index]] for index in kept], np.int32)
+    renumbered[kept_executors] = np.arange(len(kept_executors), dtype=np.int32)
+    num_lanes = np.array([lanes[names[index]] for index in kept_executors], np.int32)
 
     is_moved = owner != owner_before
     owner = renumbered[owner]
@@ -77,7 +79,7 @@ def arrange(
         has_lane[key_group] = True
     return Assignment(
         version=current.version + 1,
-        executors=tuple(names[index] for index in kept),
+        executors=tuple(names[index] for index in kept_executors),
         lanes=tuple(num_lanes.tolist()),
         executor_of=owner.astype(np.int32),
         lane_of=lane.astype(np.int32),

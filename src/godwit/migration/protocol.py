@@ -386,10 +386,10 @@ class MigrationProtocol:
             )
         merged_components = merged(stage, self._components)
         replaced = {name for parts in stage.parts.values() for name in parts}
-        kept = {
+        unchanged = {
             name: component for name, component in self._components.items() if name not in replaced
         }
-        self._components = dict(sorted((kept | merged_components).items()))
+        self._components = dict(sorted((unchanged | merged_components).items()))
         self._run.copies.regroup(stage.parts, stage.states)
         return self._advance_components()
 

@@ -257,8 +257,8 @@ def rows_of_table(changes: pa.Table, keys: Sequence[str] | None) -> pa.Table:
         num_left[:] = 1
     order = candidates[np.lexsort((-candidates, group[candidates]))]  # the last ones first
     starts = np.searchsorted(group[order], group[order])
-    kept = order[np.arange(len(order)) - starts < num_left[group[order]]]
-    kept_inserts = pa.array(np.sort(kept[signs[kept] > 0]))
+    remaining = order[np.arange(len(order)) - starts < num_left[group[order]]]
+    kept_inserts = pa.array(np.sort(remaining[signs[remaining] > 0]))
     return pa.Table.from_batches(
         [batch.select(table_schema.names).take(kept_inserts)], schema=table_schema
     )

@@ -341,11 +341,11 @@ def _without_snapshot(
         for position, snapshot_lsn in zip(numbers, snapshot_lsns.tolist(), strict=True)
         if block.lsns[signed.sources[position]] < snapshot_lsn
     }
-    kept = _Signed()
+    remaining = _Signed()
     for position, row in enumerate(signed.rows):
         if position not in dropped:
-            kept.add(signed.sources[position], row, signed.signs[position])
-    return kept
+            remaining.add(signed.sources[position], row, signed.signs[position])
+    return remaining
 
 
 def _left_out(signed: _Signed, layout: RowLayout, places: Mapping[str, int]) -> pa.Array:

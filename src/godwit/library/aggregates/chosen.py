@@ -128,8 +128,8 @@ class _ComparedExtreme(_Extreme):
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
         order, starts = rows_by_group(groups[rows], states.num_rows)
         rows = rows[order]
-        for kept, challenging, paired in pairing(starts):
-            winners = rows[kept]
+        for first_rows, challenging, paired in pairing(starts):
+            winners = rows[first_rows]
             challengers = rows[challenging]
             is_better = self._is_more_extreme(
                 column.take(pa.array(challengers)), column.take(pa.array(winners[paired]))

@@ -218,8 +218,7 @@ def allocate_all_cores(
 
 
 def _add_cores(stations: dict[int, _Station], *, spare: int, max_waiting: float) -> None:
-    """Add up to `spare` cores, each where it reduces waiting most, until `max_waiting` rows "
-    "wait."""
+    """Add up to `spare` cores where they help most, until at most `max_waiting` rows wait."""
     total = sum(station_.waiting for station_ in stations.values())
     gains = [(-station.gain(), index) for index, station in stations.items()]
     heapq.heapify(gains)
