@@ -94,7 +94,7 @@ def test_a_key_that_is_gathered_is_forgotten_once_its_parts_are() -> None:
         Spreads()
         .with_grid(HOT, "", GRID, retired_at=50)
         .expired_at(50)
-        .with_grid(HOT, "", WHOLE, over=70)
+        .with_grid(HOT, "", WHOLE, retired_at=70)
     )
     assert len(spreads.keys[HOT].grids) == 2
     probes = [(part, probe) for _, part, probe in routed(spreads, LEFT, [7])]
