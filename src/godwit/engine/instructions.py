@@ -226,7 +226,9 @@ class Instructor:
                             needed,
                             may_snapshot,
                             log_from=log_from,
-                            also=self._drained_slots(operator, state, times[operator.name]),
+                            drained_slots=self._drained_slots(
+                                operator, state, times[operator.name]
+                            ),
                         )
                         for state in operator.states
                     ]

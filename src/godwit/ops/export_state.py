@@ -82,7 +82,8 @@ def export_states(
         if name not in operator_versions:
             raise CheckpointError(
                 f"The checkpoint {storage.uri!r} has no operator {name!r}.",
-                remedy=f"{did_you_mean(name, [*operator_versions])}Its operators are {listing(operator_versions)}.",
+                remedy=f"{did_you_mean(name, [*operator_versions])}Its operators are "
+                f"{listing(operator_versions)}.",
                 operator=name,
             )
     directory.mkdir(parents=True, exist_ok=True)

@@ -84,11 +84,9 @@ def continue_delivery(
     remaining_problem = divergence_of(sink.last_delivered(), epochs, position)
     if remaining_problem is not None:
         raise _diverged_error(name, remaining_problem, sink)
-    last_delivered = sink.last_delivered()
-    return (
-        f"sink {name}: {problem.what}; it was rolled back to "
-        f"{'nothing' if last_delivered is None or last_delivered.epoch < 0 else f'epoch {last_delivered.epoch}'}"
-    )
+    point = sink.last_delivered()
+    rolled_back_to = "nothing" if point is None or point.epoch < 0 else f"epoch {point.epoch}"
+    return f"sink {name}: {problem.what}; it was rolled back to {rolled_back_to}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,8 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
         narrowest = unique[-1]
         missing = [name for name in narrowest if name not in key_columns]
         raise SinkError(
-            f"Sink {context.name!r}: rows that have the same {listing(key_columns)} would replace one "
+            f"Sink {context.name!r}: rows that have the same {listing(key_columns)} would "
+            "replace one "
             f"another, though they are different results, which {listing(unique[0])} tell apart.",
             remedy=f"Add {listing(missing)} to keys, or leave keys out. If only the newest row is "
             "wanted, give the column another name in a map before the sink.",

@@ -242,14 +242,12 @@ def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
 
     Raises `InvalidFlowError` if that session cannot run the flow.
     """
-    dataframe_session = next((frame.sparkSession for frame in flow.sources.values()), None)
+    own_session = next((frame.sparkSession for frame in flow.sources.values()), None)
     if given is None:
-        session = (
-            SparkSession.builder.getOrCreate() if dataframe_session is None else dataframe_session
-        )
-    elif dataframe_session is None or dataframe_session._jsparkSession == getattr(
+        session = SparkSession.builder.getOrCreate() if own_session is None else own_session
+    elif own_session is None or own_session._jsparkSession == getattr(  # noqa: SLF001
         given, "_jsparkSession", None
-    ):  # noqa: SLF001
+    ):
         session = given
     else:
         raise InvalidFlowError(

@@ -154,7 +154,8 @@ class LaneJob:
                     ]
                 ) != expected:
                     raise LaneLostError(
-                        f"task {task} of the lanes answered for {answered} (attempt, level and lane) "
+                        f"task {task} of the lanes answered for {answered} (attempt, level and "
+                        "lane) "
                         f"instead of {expected}"
                     )
                 for answer in answers:
