@@ -73,21 +73,15 @@ class RequestCounts:
 _COUNTS: ContextVar[RequestCounts | None] = ContextVar("godwit_requests", default=None)
 
 
-def begin_counting() -> RequestCounts:
-    """Return what counts all later requests of this thread."""
-    counts = RequestCounts()
-    _COUNTS.set(counts)
-    return counts
-
-
 @contextmanager
 def counting_requests() -> Iterator[RequestCounts]:
     """Context whose requests are counted apart."""
-    before = _COUNTS.get()
+    counts = RequestCounts()
+    before = _COUNTS.set(counts)
     try:
-        yield begin_counting()
+        yield counts
     finally:
-        _COUNTS.set(before)
+        _COUNTS.reset(before)
 
 
 class StoreIgnoresConditionError(Exception):

@@ -9,14 +9,12 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from godwit.checkpoint.object_store import counting_requests
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import ship_input, ship_splits
 from godwit.engine.lane.wire import FAILED, ship_arrivals, ship_unreadable, split_by_level
-from godwit.model.log_lines import log_context
 from godwit.time.event_time import Arrivals
 
 if TYPE_CHECKING:
@@ -102,12 +100,10 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
         for place, box in enumerate(boxes):
             payloads, later_payloads = split_by_level(level, box)
             next_boxes[place].extend(later_payloads)
-            # This thread is the user's, and goes on after the lane.
-            with log_context(), counting_requests():
-                for lane, payload in reporting(
-                    run_lane(flow, parts.for_place(place), level, place, payloads)
-                ):
-                    next_boxes[lane].append(payload)
+            for lane, payload in reporting(
+                run_lane(flow, parts.for_place(place), level, place, payloads)
+            ):
+                next_boxes[lane].append(payload)
         boxes = next_boxes
     assert not any(boxes), "the last level has no receivers"
     return reports

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
-from godwit.model import log_lines
 from godwit.model.errors import InvalidFlowError
 from godwit.model.log_lines import (
     LogLine,
@@ -46,9 +45,7 @@ class Lines(logging.Handler):
 def lines() -> Iterator[Lines]:
     lines, logger = Lines(), logging.getLogger("godwit")
     logger.addHandler(lines)
-    before = log_lines._CONTEXT.set({})  # tests of lanes leave theirs
     yield lines
-    log_lines._CONTEXT.reset(before)
     logger.removeHandler(lines)
 
 

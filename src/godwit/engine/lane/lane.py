@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import catch_up_copies, recover_chains
-from godwit.checkpoint.object_store import begin_counting
+from godwit.checkpoint.object_store import RequestCounts, counting_requests
 from godwit.checkpoint.partial_copies import Touched
 from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
@@ -65,7 +65,7 @@ from godwit.engine.lane.wire import (
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
-from godwit.model.log_lines import add_to_log_context
+from godwit.model.log_lines import log_context
 from godwit.operators.hot_keys.grid import work_by_time
 from godwit.operators.operator import OperatorInput
 from godwit.plan.grouping import keeps_keys
@@ -104,7 +104,6 @@ def run_lane(
     `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
     the lanes of later levels. Returns the report; all files are complete only then.
     """
-    add_to_log_context(query=flow.query, epoch=instruction.epoch, phase="lane", lane=place)
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
     unreadable: list[tuple[Header, bytes]] = []
@@ -119,28 +118,36 @@ def run_lane(
             ages.append((header, payload))
         else:
             by_operator.setdefault(header.operator, []).append((header, payload))
-    lane = _Lane(flow, instruction, level, place)
-    lane.report.ages = read_ages(ages)
-    try:
-        lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].sort_key))
-        yield from lane.run(by_operator)
-        yield from lane.pass_digest_on(read_digests(digests))
-    except GodwitError as error:
-        lane.report.error = error
-    return lane.finish()
+    lane_context = log_context(query=flow.query, epoch=instruction.epoch, phase="lane", lane=place)
+    # The thread may go on after the lane: a resident lane's, or a user's who tests.
+    with lane_context, counting_requests() as requests:
+        lane = _Lane(flow, instruction, level, place, requests)
+        lane.report.ages = read_ages(ages)
+        try:
+            lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].sort_key))
+            yield from lane.run(by_operator)
+            yield from lane.pass_digest_on(read_digests(digests))
+        except GodwitError as error:
+            lane.report.error = error
+        return lane.finish()
 
 
 class _Lane:
     """A lane task while it runs."""
 
     def __init__(
-        self, flow: LaneFlow, instruction: EpochInstruction, level: int, place: int
+        self,
+        flow: LaneFlow,
+        instruction: EpochInstruction,
+        level: int,
+        place: int,
+        requests: RequestCounts,
     ) -> None:
         self.flow, self.instruction, self.level, self.place = flow, instruction, level, place
         expected, _ = instruction.places[place]
         self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
         self.started_s = time.perf_counter()
-        self.requests = begin_counting()
+        self.requests = requests
         self.files = LaneFiles(
             storage=instruction.storage,
             epoch=instruction.epoch,

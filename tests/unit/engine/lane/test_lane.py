@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ def test_a_lane_without_operators_downstream_gives_a_report_and_no_rows(tmp_path
         assert (report.level, report.place, report.executor, report.error) == (1, place, "a", None)
         assert report.segments
         assert report.took_ms["lane"] > 0
+
+
+def test_a_lane_leaves_the_context_of_its_thread_as_it_was(tmp_path: Path) -> None:
+    before = contextvars.copy_context()
+    assert list(lanes_of(flow_of(summed, 8), tmp_path))
+    assert dict(contextvars.copy_context().items()) == dict(before.items())
 
 
 def test_what_a_function_raises_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
