@@ -14,7 +14,7 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.runtime.recent_events import past_decisions
+from godwit.runtime.dispatcher import past_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.ops.requests import CUT_SHORT, DONE, NOT_RUNNING, STILL_RUNS, end_query
-from godwit.runtime.requests import stopped_on_request
+from godwit.runtime.lifecycle import stopped_on_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

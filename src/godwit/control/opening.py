@@ -1,6 +1,6 @@
 """Opening of a query's controller and policies, as the options of its start ask.
 
-The entry point ``default`` of the group ``godwit.controllers`` (`godwit.runtime.controllers`). One
+The entry point ``default`` of the group ``godwit.controllers`` (`godwit.runtime.entry_points`). One
 `PolicyLoop` decides for the controller and for the policies about operators.
 """
 

@@ -23,7 +23,7 @@ from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
 from godwit.engine.policies import topology_of
 from godwit.model import events
-from godwit.runtime.pending_files import PendingFiles
+from godwit.runtime.source_figures import PendingFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

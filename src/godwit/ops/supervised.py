@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 def _is_stopped_on_request() -> bool:
     """Return whether the program's queries were stopped on request, and none is wanted."""
-    requests: Any = sys.modules.get("godwit.runtime.requests")  # a program may start no query
+    requests: Any = sys.modules.get("godwit.runtime.lifecycle")  # a program may start no query
     return requests is not None and bool(requests.stopped_on_request())
 
 

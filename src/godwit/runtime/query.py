@@ -18,15 +18,13 @@ from godwit.model.frames import user_call
 from godwit.model.log_lines import name_queries
 from godwit.model.naming import NoSuchCallError, check_number, did_you_mean
 from godwit.model.text import Link, facts, show, text_block
+from godwit.runtime.entry_points import AnswersStates
 from godwit.runtime.failures import epoch_failed
 from godwit.runtime.hot_keys import QueryHotKeys
-from godwit.runtime.lifecycle import Ending
-from godwit.runtime.observers import AnswersStates
+from godwit.runtime.lifecycle import Ending, EndingSignals, RequestWatch
 from godwit.runtime.placement import Migration, QueryPlacement
 from godwit.runtime.regrouping import QueryComponents
-from godwit.runtime.requests import RequestWatch
 from godwit.runtime.scaling import QueryScaling
-from godwit.runtime.signals import EndingSignals
 from godwit.runtime.threads import close_all, one_line
 
 if TYPE_CHECKING:
@@ -38,8 +36,8 @@ if TYPE_CHECKING:
     from godwit.ops.query_state import QueryState, QueryStates
     from godwit.placement import Limits
     from godwit.runtime.dispatcher import EventDispatcher
+    from godwit.runtime.entry_points import Observer
     from godwit.runtime.lifecycle import EpochDriver
-    from godwit.runtime.observers import Observer
     from godwit.runtime.placement import AnyPlan, AnyStrategy
     from godwit.runtime.run import QueryRun
     from godwit.runtime.scaling import Scaling

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,6 @@ from godwit.model.decision_events import ManualChange
 from godwit.model.errors import MigrationError
 from godwit.model.log_lines import log_context
 from godwit.operators.hot_keys.orders import divide_key
-from godwit.runtime.maintenance import TargetMaintenance
 from godwit.runtime.placement import cancel_own
 from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import DaemonPool, GateClosedError, Guard, close_all, one_line
@@ -56,6 +55,8 @@ if TYPE_CHECKING:
         ScalablePool,
     )
     from godwit.runtime.threads import EpochGate
+    from godwit.sinks.sink import Sink
+
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
 """Epochs and seconds between collections, at least: one replays some epochs of the log, which small
@@ -527,3 +528,65 @@ class Repartitioning:
                 f"State cannot be repartitioned now: {problem}.",
                 remedy="Wait for its end, or cancel it, and ask again.",
             )
+
+
+_CLOSING_S: Final = 10.0
+
+
+class TargetMaintenance:
+    """Maintains targets; `sinks`: name → sink, `announce`: takes the kind and values of an event.
+
+    After a delivery, a sink whose policy is due is asked to maintain its target, on a thread that
+    is the same for all sinks: there is one step at a time, and no epoch waits for it. What it did
+    is an event, and so is what failed (`failed` takes the name of the step, and the error);
+    neither ends the query.
+    """
+
+    def __init__(
+        self,
+        sinks: Iterable[tuple[str, Sink]],
+        *,
+        announce: Callable[..., Any],
+        failed: Callable[[str, str], None],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._announce, self._now_s = announce, now_s
+        self._sinks = {name: sink for name, sink in sinks if sink.maintenance is not None}
+        self._guards = {
+            name: Guard(f"maintaining the target of sink {name!r}", failed) for name in self._sinks
+        }
+        self._due_s = {name: now_s() + _every_s(sink) for name, sink in self._sinks.items()}
+        self._running: dict[str, Future[Any]] = {}
+        self._pool = DaemonPool(1, "godwit-maintenance")
+
+    def delivered(self) -> None:
+        """Begin the steps that are due, after the delivery of an epoch."""
+        for name, sink in self._sinks.items():
+            running = self._running.get(name)
+            if self._now_s() < self._due_s[name] or (running is not None and not running.done()):
+                continue
+            self._due_s[name] = self._now_s() + _every_s(sink)
+            self._running[name] = self._pool.submit(self._guards[name], self._maintain, name, sink)
+
+    def close(self) -> None:
+        """Begin nothing more, and give what runs a few seconds; it may end anywhere."""
+        self._pool.close()
+        wait(self._running.values(), _CLOSING_S)
+
+    def _maintain(self, name: str, sink: Sink) -> None:
+        """Maintain a target, and announce the result."""
+        done = sink.maintain()
+        if done:
+            self._announce(
+                events.TargetMaintained,
+                sink=name,
+                compacted=done.compacted,
+                written=done.written,
+                expired=done.expired,
+                removed=done.removed,
+            )
+
+
+def _every_s(sink: Sink) -> float:
+    """Return the seconds from one look at a target to the next."""
+    return 0.0 if sink.maintenance is None else sink.maintenance.every_s

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from godwit.model.frames import user_call
+from godwit.runtime.lifecycle import EndingSignals
 from godwit.runtime.query import end_on_signals
-from godwit.runtime.signals import EndingSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

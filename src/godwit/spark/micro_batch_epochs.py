@@ -30,9 +30,8 @@ import msgspec
 from godwit.checkpoint.spark_log import update_layout
 from godwit.engine.cluster import SourceLook
 from godwit.engine.flow_run import announce_problems
-from godwit.runtime.pending_files import parse_file_log
 from godwit.runtime.settings import is_bounded, is_once, known_interval_s
-from godwit.runtime.source_figures import SourceProgress
+from godwit.runtime.source_figures import SourceProgress, parse_file_log
 from godwit.runtime.source_loop import num_tasks
 from godwit.runtime.threads import DaemonPool, GateClosedError
 from godwit.spark.batch_rows import BatchRows

@@ -25,8 +25,8 @@ from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.log_lines import chosen_format
-from godwit.runtime.controllers import opener_of
-from godwit.runtime.recent_events import past_decisions
+from godwit.runtime.dispatcher import past_decisions
+from godwit.runtime.entry_points import opener_of
 from godwit.runtime.run import NUM_RECENT, SOURCES, QueryRun, RunParts
 from godwit.runtime.settings import known_interval_s
 from godwit.runtime.threads import DaemonPool, close_all

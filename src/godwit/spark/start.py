@@ -19,9 +19,8 @@ from godwit.model.log_lines import chosen_format, log_as
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
-from godwit.runtime.controllers import opener_of
 from godwit.runtime.dispatcher import EventDispatcher
-from godwit.runtime.observers import open_observers
+from godwit.runtime.entry_points import open_observers, opener_of
 from godwit.runtime.query import Query, end_terminated, is_running
 from godwit.runtime.settings import interval_s
 from godwit.runtime.source_loop import SourceLoop
@@ -73,9 +72,8 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
-    from godwit.runtime.controllers import ControllerOpener
+    from godwit.runtime.entry_points import ControllerOpener, Observer
     from godwit.runtime.lifecycle import EpochDriver
-    from godwit.runtime.observers import Observer
     from godwit.runtime.run import QueryRun
     from godwit.runtime.settings import Options
 

@@ -19,7 +19,7 @@ from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
 from godwit.model import events, plugins
 from godwit.model.errors import PluginError
-from godwit.runtime.controllers import opener_of
+from godwit.runtime.entry_points import opener_of
 from godwit.runtime.run import QueryRun
 from godwit.runtime.settings import Options
 

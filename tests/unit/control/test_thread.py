@@ -30,8 +30,8 @@ from godwit.migration.outcome import EpochOutcome
 from godwit.model import events
 from godwit.model.errors import MigrationError
 from godwit.plan.compiled import UpstreamInput
+from godwit.runtime.dispatcher import past_decisions
 from godwit.runtime.placement import cancel_own
-from godwit.runtime.recent_events import past_decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import Any
 
 import godwit as gw
 from godwit.model import events
-from godwit.runtime.maintenance import TargetMaintenance
+from godwit.runtime.run import TargetMaintenance
 from godwit.sinks.maintenance import Maintained
 
 

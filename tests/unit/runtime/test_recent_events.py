@@ -6,11 +6,11 @@ import tracemalloc
 from types import MappingProxyType
 
 from godwit.model import events
-from godwit.runtime.dispatcher import EventDispatcher
-from godwit.runtime.recent_events import (
+from godwit.runtime.dispatcher import (
     EPOCH_BYTES,
     MAX_EVENTS,
     OTHER_BYTES,
+    EventDispatcher,
     RecentEvents,
     size_of,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from godwit.model.frames import user_call
-from godwit.runtime.signals import EndingSignals
+from godwit.runtime.lifecycle import EndingSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,24 +1,75 @@
-"""The controller of a query and its policies: an entry point of the group ``godwit.controllers``.
+"""Parts of a run that are entry points: observers, and the controller with its policies.
 
-The core changes nothing by itself.  The entry point ``default`` is a class whose instances, made
-from the options of a start, are a `ControllerOpener`.
+The core shows nothing, and changes nothing by itself.  An observer shows a running query to people
+or other programs: an entry point of the group ``godwit.observers``, a function of the flow and the
+options of the start, imported only if the options ask for it.  The entry point ``default`` of the
+group ``godwit.controllers`` is a class whose instances, made from the options of a start, are a
+`ControllerOpener`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 from godwit.model import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from godwit.engine.flow_epochs import FlowEpochs
     from godwit.migration.coordinator import Coordinator
     from godwit.model.events import Event
+    from godwit.ops.query_state import QueryState
     from godwit.plan.compiled import CompiledFlow
+    from godwit.runtime.dispatcher import Recorder
     from godwit.runtime.ports import RunController, RunPolicies, ScalablePool
     from godwit.runtime.settings import Options
+
+
+class Observer(Protocol):
+    """Port to an open observer."""
+
+    @property
+    def url(self) -> str:
+        """URL to open, with a token if it needs one; empty if there is none."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Recorder of what the journal records; ``None`` if the observer reads the journal."""
+
+    def close(self) -> None:
+        """Close the port; idempotent."""
+
+
+@runtime_checkable
+class AnswersStates(Protocol):
+    """An observer that also answers requests for the state of the query."""
+
+    def answer_states(self, state_of: Callable[..., QueryState]) -> None:
+        """Answer them from now on; `state_of`: the query's `Query.state`."""
+
+
+def open_observers(flow: CompiledFlow, options: Options) -> Iterator[tuple[str, Observer]]:
+    """Open the observers that the options ask for, one after the other: name and observer.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the port of an observer cannot be opened, or a package that it needs is missing.
+    PluginError
+        If the observer is not installed.
+    """
+    settings = options.observability
+    wanted = {
+        "metrics": settings.metrics_port is not None,
+        "page": settings.ui_port is not None,
+        "opentelemetry": settings.opentelemetry,
+        "openlineage": settings.openlineage,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            yield name, plugins.load("observers", name)(flow, options)
+
 
 _DEFAULT: Final = "default"
 
