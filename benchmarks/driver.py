@@ -32,9 +32,8 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
-from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane_flow import LaneInput, lane_flow
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import InstructionParts, LaneReport
 from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import build_commit_record, build_outcome, progress_of
 from godwit.engine.settings import Lanes

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import InstructionParts, LaneReport
 from godwit.engine.lane.wire import split_by_level
 from godwit.spark.stages import pickling
 from godwit.spark.stages.source_rows import SourceRows

@@ -5,13 +5,12 @@ This is the work that `godwit.engine.loop` sequences on every cluster that runs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from godwit.engine.cluster import AttemptLostError, SourceLook
-from godwit.engine.error_shares import ErrorShares, calls_failed
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
-from godwit.engine.lane.messages import senders_that_differ
+from godwit.engine.lane.messages import FailedRows, senders_that_differ
 from godwit.engine.latency import LatencyMeter
 from godwit.engine.outcomes import (
     build_commit_record,
@@ -21,27 +20,36 @@ from godwit.engine.outcomes import (
     rows_by_source,
     rows_left_out,
     rows_unreadable,
+    state_bytes,
 )
 from godwit.model import events
-from godwit.model.errors import EpochFailedError
+from godwit.model.errors import EpochFailedError, UserFunctionError
 from godwit.model.latency import LatencyHistogram
+from godwit.plan.explain import UserNames
 from godwit.plan.feedback import waiting_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, CommitRecord, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
+    from godwit.engine.lane.messages import LaneReport
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
+    from godwit.engine.source_positions import SourcePositions
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.copies import Copies
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.migration.strategy import Policy
+    from godwit.operators.hot_keys.orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
+
 
 RowsT = TypeVar("RowsT")
 
@@ -293,3 +301,153 @@ class FlowEpochs(Generic[RowsT]):
             }
             for operator in sorted(first)
         ]
+
+
+class FlowRun:
+    """Plan, protocol and state of a run; both may be replaced while it runs."""
+
+    epochs: FlowEpochs[Any]
+    coordinator: Coordinator
+
+    @property
+    def flow(self) -> CompiledFlow:
+        """The flow, under its present physical plan."""
+        return self.epochs.flow
+
+    @property
+    def names(self) -> UserNames:
+        """Names of operators and components as users know them."""
+        return UserNames(self.flow.operators)
+
+    @property
+    def view(self) -> ProtocolView:
+        """State of the migration protocol: assignments, moves and waiting key groups."""
+        return self.coordinator.view
+
+    @property
+    def spreading(self) -> Mapping[str, SpreadOrders]:
+        """Operator → requests to divide its hot keys, for operators that allow it."""
+        return self.epochs.times.spreading
+
+    @property
+    def is_due(self) -> bool:
+        """True if windows, timers or loops have work now, for an epoch without input."""
+        return self.epochs.is_due(self.view)
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce, as an event, that background work `what` has failed with `error`."""
+        self.coordinator.background_failed(what, error)
+
+    def state_bytes(self, component: str) -> npt.NDArray[np.int64]:
+        """Return the bytes of state of each key group of a component, by its number."""
+        with self.coordinator.locked() as coordinator:
+            states = coordinator.copies.states(component)
+        with self.epochs.log.lock:
+            return state_bytes(states, self.epochs.log.chains)
+
+
+def announce_problems(positions: SourcePositions, run: FlowRun) -> None:
+    """Let problems of a run's sources become events: failed calls, reports, loops that pause."""
+    positions.on_failure = run.background_failed
+    positions.on_pause = lambda loop, rounds, rows: run.coordinator.announce(
+        events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
+    )
+    positions.on_report = lambda source, message: run.coordinator.announce(
+        events.SourceReported, source=source, message=message
+    )
+
+
+_MIN_ROWS: Final = 1000
+"""Rows of which the share is taken at least, so that the first bad row does not stop a query."""
+_RECENT_ROWS: Final = 1_000_000
+"""Rows after which both counts are halved, so that the share is one of recent rows."""
+
+
+class ErrorShares:
+    """Counts, for each sink of failed calls, rows and diverted rows since the start of a run.
+
+    Invariant: an epoch with which the share of a function's recent rows that were diverted would
+    exceed its `SinkOutput.max_error_share` is not committed.
+    """
+
+    def __init__(self, flow: CompiledFlow) -> None:
+        self._outputs = {o.name: o for o in flow.outputs if o.max_error_share is not None}
+        self._counts: dict[str, tuple[float, float]] = {}  # sink → rows, diverted rows
+        self._attempt: dict[str, tuple[float, float]] = {}  # the same, with the present attempt
+
+    def check(self, reports: Iterable[LaneReport]) -> None:
+        """Raise `UserFunctionError` if too many rows would be diverted with an attempt."""
+        if not self._outputs:
+            return
+        reports = list(reports)
+        failed = failed_rows(reports)
+        rows_in: dict[str, int] = {}
+        for report in reports:
+            for operator_report in report.operators:
+                lane_rows = sum(operator_report.rows_in.values())
+                rows_in[operator_report.operator] = (
+                    rows_in.get(operator_report.operator, 0) + lane_rows
+                )
+        self._attempt = {}
+        for name, output in self._outputs.items():
+            failed_of_sink = failed.get(name, FailedRows())
+            diverted = failed_of_sink.rows or failed_of_sink.calls  # of timers there are only calls
+            # A map on a source tells its rows only with a failure.
+            new_rows = max(failed_of_sink.rows_in, rows_in.get(output.operator, 0), diverted)
+            rows_before, diverted_before = self._counts.get(name, (0.0, 0.0))
+            rows, diverted_rows = rows_before + new_rows, diverted_before + diverted
+            assert output.max_error_share is not None
+            if diverted and diverted_rows > output.max_error_share * max(rows, _MIN_ROWS):
+                raise _too_many_errors(failed_of_sink, rows, diverted_rows, output.max_error_share)
+            scale = 0.5 if rows > _RECENT_ROWS else 1.0
+            self._attempt[name] = rows * scale, diverted_rows * scale
+
+    def committed(self) -> None:
+        """Take the counts of the last checked attempt, which was committed."""
+        self._counts, self._attempt = self._attempt or self._counts, {}
+
+
+def failed_rows(reports: Iterable[LaneReport]) -> dict[str, FailedRows]:
+    """Return sink of failed calls → the failed calls of all lanes."""
+    failed: dict[str, FailedRows] = {}
+    for report in reports:
+        for sink, of_lane in report.failed.items():
+            failed.setdefault(sink, FailedRows()).add(of_lane)
+    return failed
+
+
+def calls_failed(reports: Iterable[LaneReport]) -> list[dict[str, Any]]:
+    """Return the fields of `events.CallsFailed` for each function that failed."""
+    return [
+        {
+            "operator": of_sink.first["operator"],
+            "function": of_sink.first["function"],
+            "calls": of_sink.calls,
+            "rows": of_sink.rows,
+            "error": f"{of_sink.first['error']}: {of_sink.first['message']:.200}",
+            "key": "" if of_sink.first["key"] == "{}" else of_sink.first["key"],
+            "sink": sink,
+        }
+        for sink, of_sink in failed_rows(reports).items()
+        if of_sink.calls
+    ]
+
+
+def _too_many_errors(
+    failed: FailedRows, rows: float, diverted: float, share: float
+) -> UserFunctionError:
+    """Return the error that a function fails for too large a share of its rows."""
+    first: Mapping[str, str] = failed.first
+    return UserFunctionError(
+        f"Function {first['function']!r} of operator {first['operator']!r} failed for "
+        f"{diverted:,.0f} of the last {rows:,.0f} rows, which is more than "
+        f"max_error_share={share:g}: for key {first['key']}, row {first['row'] or 'none'}, with "
+        f"{first['error']}: {first['message']}",
+        remedy="Correct the function, or what it depends on; or allow a larger share. Nothing of "
+        f"this epoch is committed. The first traceback is:\n{first['traceback']}",
+        operator=first["operator"],
+        key=first["key"],
+        row=first["row"],
+        error=first["error"],
+        traceback=first["traceback"],
+    )

@@ -58,7 +58,7 @@ from godwit.checkpoint.entries import (
 )
 from godwit.checkpoint.records import BROADCAST, SegmentRef, SnapshotRef
 from godwit.columns.hashing import hash_placed
-from godwit.engine.entry_spool import EntrySpool, by_key_group, slices_of
+from godwit.engine.initial_state import EntrySpool, by_key_group, slices_of
 from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, type_name

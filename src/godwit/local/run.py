@@ -24,8 +24,7 @@ from godwit.engine.copies import (
     warm_copies,
     warm_states,
 )
-from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.flow_run import FlowRun, announce_problems
+from godwit.engine.flow_epochs import FlowEpochs, FlowRun, announce_problems
 from godwit.engine.lane.executor import close_local_store, local_state, local_store_root
 from godwit.engine.lane.lane_flow import lane_flow
 from godwit.engine.lane.source_side import check_repeated_reads

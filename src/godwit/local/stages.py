@@ -9,10 +9,9 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import shipments
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import InstructionParts, LaneReport
 from godwit.engine.lane.source_side import ship_input, ship_splits
 from godwit.engine.lane.wire import FAILED, ship_arrivals, ship_unreadable, split_by_level
 from godwit.time.event_time import Arrivals

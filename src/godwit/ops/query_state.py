@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.records import CommitRecord, SegmentRef
-    from godwit.engine.flow_run import FlowRun
+    from godwit.engine.flow_epochs import FlowRun
     from godwit.operators.operator import KeyedOperator
     from godwit.ops.state_view import StateReader
 

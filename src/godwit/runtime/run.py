@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.checkpoint.collection import collect_garbage
-from godwit.engine.flow_run import FlowRun
+from godwit.engine.flow_epochs import FlowRun
 from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of

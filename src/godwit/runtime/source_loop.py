@@ -20,7 +20,7 @@ from dataclasses import replace
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.engine.flow_run import announce_problems
+from godwit.engine.flow_epochs import announce_problems
 from godwit.engine.row_limit import RowLimit
 from godwit.runtime.lifecycle import EpochDriver
 from godwit.runtime.settings import interval_s, is_bounded, is_once

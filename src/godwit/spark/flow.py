@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in
+from godwit.engine.outputs import check_columns_of_sinks
 from godwit.engine.settings import Lanes
-from godwit.engine.sink_checks import check_columns_of_sinks
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call

@@ -29,7 +29,7 @@ import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
 from godwit.engine.cluster import SourceLook
-from godwit.engine.flow_run import announce_problems
+from godwit.engine.flow_epochs import announce_problems
 from godwit.runtime.settings import is_bounded, is_once, known_interval_s
 from godwit.runtime.source_figures import SourceProgress, parse_file_log
 from godwit.runtime.source_loop import num_tasks

@@ -29,8 +29,8 @@ from godwit.columns.signed import table_after
 from godwit.columns.tables import micros, table_of
 from godwit.columns.types import to_schema
 from godwit.engine.initial_state import initial_state_of
+from godwit.engine.outputs import check_columns_of_sinks, try_sink
 from godwit.engine.settings import Lanes
-from godwit.engine.sink_checks import check_columns_of_sinks, try_sink
 from godwit.local.run import LocalRun, staged_rows
 from godwit.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
 from godwit.model import events, plugins

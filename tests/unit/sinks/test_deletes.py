@@ -20,7 +20,7 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.columns.signed import CHANGE
-from godwit.engine.sink_checks import context_of
+from godwit.engine.outputs import context_of
 from godwit.model.errors import SinkError
 from godwit.sinks.rows import rows_to_write
 

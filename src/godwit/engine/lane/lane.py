@@ -16,6 +16,7 @@ store once they are committed.  So an attempt never sees unfinished work of anot
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.blocks import read_batch, read_segment
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import catch_up_copies, recover_chains
 from godwit.checkpoint.object_store import RequestCounts, counting_requests
@@ -31,14 +33,12 @@ from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
 from godwit.columns.whole_stream import without_hidden_key
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
-from godwit.engine.lane.files import LaneFiles
+from godwit.engine.lane.files import LaneFiles, stage_output
 from godwit.engine.lane.lane_flow import shipments
 from godwit.engine.lane.messages import FailedRows, LaneReport, OperatorReport, PassedOn
-from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_schema, merge_hot_keys
 from godwit.engine.lane.rows import buffer_suspended_rows, prepend_waiting_rows, unpack_payloads
 from godwit.engine.lane.state_memory import StateMemory, is_partial_here, is_whole_here
-from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
     AGES,
     ARRIVALS,
@@ -66,6 +66,7 @@ from godwit.engine.lane.wire import (
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
 from godwit.model.log_lines import log_context
+from godwit.operators.broadcast import BroadcastTable
 from godwit.operators.hot_keys.grid import work_by_time
 from godwit.operators.operator import OperatorInput
 from godwit.plan.grouping import keeps_keys
@@ -78,19 +79,22 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from godwit.checkpoint.entries import EntryLayout
     from godwit.checkpoint.partial_copies import PartialCopies
     from godwit.checkpoint.records import StateId
+    from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.lane_flow import LaneFlow, LaneOperator
-    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction
+    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
     from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
     from godwit.model.key_groups import OperatorWork
-    from godwit.operators.broadcast import BroadcastTable
+    from godwit.operators.broadcast import Broadcast
     from godwit.operators.operator import Choose, KeyedOperator, OperatorOutput
     from godwit.plan.maps import ArrowMap
     from godwit.plan.staging import StagedSink
     from godwit.store.changes import EntryRange
     from godwit.store.local_store import LocalState
+
 
 _BEHIND: Final = 0.5
 """Time in which a lane completes partial copies, by the time that it worked in the epoch."""
@@ -740,3 +744,36 @@ def _load_by_key_group(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad
         cpu_ms=own_ms + shared_ms,
         busy_ms=shared_ms + (own_ms if processed.busy_ms is None else processed.busy_ms),
     )
+
+
+# copies of a table's state → version of the table, and contents
+_broadcast_tables: weakref.WeakKeyDictionary[LocalState, tuple[int, BroadcastTable]]
+_broadcast_tables = weakref.WeakKeyDictionary()
+
+
+def committed_table(
+    broadcast: Broadcast,
+    instruction: StateInstruction,
+    layout: EntryLayout,
+    storage: CheckpointStorage,
+    local: LocalState,  # its copies on the executor
+) -> BroadcastTable:
+    """Return a broadcast table as of the last committed epoch.
+
+    A process remembers the table of a committed epoch, with the local copies of its state. A lane
+    without it, in a new process or on a new executor, reads the last snapshot and all segments
+    after it; others read the segments that they lack.
+    """
+    version, table = _broadcast_tables.get(local, (-1, BroadcastTable.empty(broadcast)))
+    if table.declared != broadcast:  # cannot happen; the check is free
+        version, table = -1, BroadcastTable.empty(broadcast)
+    for snapshot in instruction.snapshots.values():
+        if snapshot.version > version:
+            entries = layout.read(read_batch(storage, snapshot.block), snapshot.flow)
+            version, table = snapshot.version, BroadcastTable.empty(broadcast).updated_with(entries)
+    for segment in sorted(instruction.segments, key=lambda segment: segment.epoch):
+        if segment.epoch > version:
+            entries = layout.read(read_segment(storage, segment), segment.flow)
+            version, table = segment.epoch, table.updated_with(entries)
+    _broadcast_tables[local] = version, table
+    return table

@@ -20,8 +20,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from godwit.engine.lane.instruction_parts import InstructionParts
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import InstructionParts, LaneReport
 from godwit.engine.lane.wire import split_by_level
 from godwit.model.errors import InvalidFlowError
 from godwit.spark.platform.sessions import settings_of

@@ -30,9 +30,8 @@ from godwit.spark.stages.local_parcels import remove_earlier
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from godwit.engine.lane.instruction_parts import InstructionParts
     from godwit.engine.lane.lane_flow import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+    from godwit.engine.lane.messages import EpochInstruction, InstructionParts, LaneReport, Place
     from godwit.engine.lane.wire import Blob
     from godwit.spark.resident.channel import Channel
 

@@ -22,9 +22,8 @@ from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import InstructionParts, LaneReport
 from godwit.engine.lane.wire import split_by_level
 from godwit.model.log_lines import log_as
 from godwit.spark.platform.worker import freeze_loaded_objects, retain_freed_memory

@@ -10,9 +10,9 @@ import numpy as np
 
 from godwit.checkpoint.records import BlockRef, SegmentRef, SnapshotRef, StateId
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.messages import (
     EpochInstruction,
+    InstructionParts,
     OperatorInstruction,
     StateInstruction,
 )

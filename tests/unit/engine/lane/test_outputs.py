@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
-from godwit.engine.lane.outputs import rejected_rows, stage_output
+from godwit.engine.lane.files import rejected_rows, stage_output
 from godwit.model.errors import SinkError
 from godwit.plan.staging import REJECTED, Rejections, StagedSink
 

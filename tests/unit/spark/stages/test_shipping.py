@@ -6,7 +6,7 @@ import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from godwit.engine.lane.instruction_parts import InstructionParts
+from godwit.engine.lane.messages import InstructionParts
 from godwit.spark.stages import stages
 from godwit.spark.stages.stages import Shipped, ship_orders
 
