@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 from tests.contract.one_process import OneProcess, _Run
 from tests.support.lane_tasks import slots
 
-from godwit.local.stages import run_lanes, ship_rows
+from godwit.local.run import run_lanes, ship_rows
 from godwit.spark.resident.lanes import ResidentLanes
 from godwit.spark.stages import pickling
 

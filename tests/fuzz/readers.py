@@ -22,9 +22,9 @@ from godwit.checkpoint.collection import inspect, unneeded_files
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.ownership import lease_owner
 from godwit.checkpoint.records import FlowIdentity
+from godwit.checkpoint.repair import plan_log_repair
 from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.storage import LocalStorage
 from godwit.cli.main import main

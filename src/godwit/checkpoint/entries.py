@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.evolution import StateUpgrade
-    from godwit.checkpoint.prepared_index import VerifiedBlocks
     from godwit.checkpoint.records import BlockRef, SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.checkpoint.stored_index import VerifiedBlocks
     from godwit.store.columns import StateSchema
 
 _HASH = "__godwit_hash"

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record, numbers_in
 from godwit.checkpoint.journal import JournalReader
-from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.ownership import acquire_run, stored_identity
 from godwit.checkpoint.records import (
     BLOCKS,
@@ -46,7 +45,7 @@ from godwit.checkpoint.records import (
     kept_path,
     manifest_path,
 )
-from godwit.checkpoint.repair import RepairStep, execute_repair
+from godwit.checkpoint.repair import RepairStep, execute_repair, plan_log_repair
 from godwit.model.errors import CheckpointError, EpochCollectedError, GodwitError
 from godwit.model.naming import did_you_mean, listing
 

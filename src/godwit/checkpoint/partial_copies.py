@@ -33,12 +33,12 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.checkpoint.entries import BatchCache
-from godwit.checkpoint.prepared_index import PreparedIndex, VerifiedBlocks
 from godwit.checkpoint.stored_chains import StoredChains
+from godwit.checkpoint.stored_index import PreparedIndex, VerifiedBlocks
 from godwit.model.errors import CorruptCheckpointError, EpochFailedError
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes
-from godwit.store.hash_set import HashSet, distinct
+from godwit.store.index import HashSet, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -23,21 +23,28 @@ import pyarrow.compute as pc
 
 from godwit.checkpoint.blocks import check_num_rows
 from godwit.checkpoint.entries import latest_entries
-from godwit.checkpoint.prepared_index import IndexedBlock, IndexedPart, PreparedIndex
 from godwit.checkpoint.records import SegmentRef, SnapshotRef
-from godwit.checkpoint.stored_index import KeyGroupRange, SortedRun, consecutive, estimate_num_keys
+from godwit.checkpoint.stored_index import (
+    IndexedBlock,
+    IndexedPart,
+    KeyGroupRange,
+    PreparedIndex,
+    SortedRun,
+    consecutive,
+    estimate_num_keys,
+)
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes, StateRows
-from godwit.store.hash_set import distinct
 from godwit.store.image import blank_image
+from godwit.store.index import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from godwit.checkpoint.entries import BatchCache, EntryLayout
-    from godwit.checkpoint.prepared_index import Address
     from godwit.checkpoint.records import BlockRef
+    from godwit.checkpoint.stored_index import Address
     from godwit.store.columns import StateSchema
 
 Integers = npt.NDArray[np.int64]

@@ -36,7 +36,7 @@ from godwit.engine.policies import Proposal
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.placement import metrics
-from godwit.placement.granularity import too_few_key_groups
+from godwit.placement.metrics import too_few_key_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,9 @@
 """Run of a flow in this process: the real coordinator, instructor, lanes, stores and checkpoint.
 
 `LocalRun` is a `godwit.engine.cluster.Cluster` and what drives it: lists stand for the shuffle
-(`godwit.local.stages`), a directory each for executors, and background copies are made when
-someone asks for them, between two epochs.  So a run has no threads, and what happens in it follows
+(`run_lanes`), a directory each for executors, and background copies are made when someone asks for
+them, between two epochs.  The lanes are those that run on executors; instructions and reports cross
+a pickle, as they do there.  So a run has no threads, and what happens in it follows
 from the calls alone.  Time passes only where `LocalRun.clock_us` is set.
 """
 
@@ -26,13 +27,15 @@ from godwit.engine.copies import (
 )
 from godwit.engine.flow_epochs import FlowEpochs, FlowRun, announce_problems
 from godwit.engine.lane.executor import close_local_store, local_state, local_store_root
-from godwit.engine.lane.lane_flow import lane_flow
-from godwit.engine.lane.source_side import check_repeated_reads
+from godwit.engine.lane.lane import run_lane
+from godwit.engine.lane.lane_flow import lane_flow, shipments
+from godwit.engine.lane.messages import InstructionParts, LaneReport
+from godwit.engine.lane.source_side import check_repeated_reads, ship_input, ship_splits
+from godwit.engine.lane.wire import FAILED, ship_arrivals, ship_unreadable, split_by_level
 from godwit.engine.loop import EpochLoop
 from godwit.engine.recovery import begin_run, recover_flow, run_started
 from godwit.engine.repartition import check_can_repartition, checked_columns
 from godwit.engine.source_positions import SourcePositions
-from godwit.local.stages import add_splits, run_lanes, ship_rows
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.messages import DropCopies, StartWarming
 from godwit.migration.strategy import Policy
@@ -40,9 +43,10 @@ from godwit.model.errors import MigrationError
 from godwit.model.naming import listing
 from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
+from godwit.time.event_time import Arrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -57,8 +61,10 @@ if TYPE_CHECKING:
     )
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.initial_state import InitialState
-    from godwit.engine.lane.lane_flow import LaneInput
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
+    from godwit.engine.lane.lane_flow import LaneFlow, LaneInput
+    from godwit.engine.lane.messages import EpochInstruction, StateInstruction
+    from godwit.engine.lane.source_side import NumberedSplit
+    from godwit.engine.lane.wire import Blob
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
@@ -70,6 +76,7 @@ if TYPE_CHECKING:
     from godwit.operators.hot_keys.orders import SpreadKeyOver
     from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.plan.staging import RowCheck
+    from godwit.sources.source import Source
     from godwit.store.local_store import LocalState
 
     LocalRows = Mapping[LaneInput | str, Sequence[pa.RecordBatch]]
@@ -514,3 +521,84 @@ def staged_rows(
 def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
     """Return executor name → executor, from executor name → number of lanes."""
     return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}
+
+
+Boxes = list[list[bytes]]
+"""Place → payloads for it."""
+
+
+def ship_rows(
+    flow: LaneFlow,
+    instruction: EpochInstruction,
+    # input of an operator → its rows, a batch per source partition; sink → rows of failed calls
+    rows: Mapping[LaneInput | str, Sequence[pa.RecordBatch]],
+    # number of a watermark → event time, in microseconds, that it is to be moved by although no row
+    # has it
+    newest: Mapping[int, int] | None = None,
+) -> Boxes:
+    """Run the source side on rows in memory: combine rows per key, and divide them by lane.
+
+    `newest`: number of a watermark → event time, in microseconds, as if a row with it had come.
+    """
+    boxes: Boxes = [[] for _ in instruction.places]
+    shipped = shipments(flow, instruction)
+    for lane_input, batches in rows.items():
+        for partition, batch in enumerate(batches):
+            if isinstance(lane_input, str):
+                origin = (0, partition, 0, 0)
+                for place, payload in ship_unreadable(
+                    shipped[0], lane_input, batch, origin, keep=True, kind=FAILED
+                ):
+                    boxes[place].append(payload)
+                continue
+            shipment = shipped[lane_input.index]
+            for place, payload in ship_input(shipment, lane_input, batch, partition):
+                boxes[place].append(payload)
+    if newest:
+        origin = (0, 2**32 - 1, 0, 0)  # behind all partitions
+        for place, payload in ship_arrivals(shipped[0], Arrivals(newest=dict(newest)), origin):
+            boxes[place].append(payload)
+    return boxes
+
+
+def add_splits(
+    boxes: Boxes,
+    flow: LaneFlow,
+    instruction: EpochInstruction,
+    *,
+    sources: Mapping[str, Source],
+    splits: Sequence[NumberedSplit],
+) -> None:
+    """Run the source side on splits: read them, combine rows per key, add payloads to `boxes`."""
+    routes = shipments(flow, instruction)
+    for place, payload in ship_splits(flow, routes, sources, splits, places=len(boxes)):
+        boxes[place].append(payload)
+
+
+def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> list[LaneReport]:
+    """Run the lanes of every level one after the other; return their reports.
+
+    `boxes`: payloads by lane.
+    """
+    reports: list[LaneReport] = []
+
+    def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:
+        """Yield a lane's payloads, and add its report once it ends."""
+        report = yield from lane
+        reports.append(LaneReport.loads(report.dumps()))
+
+    parts: InstructionParts = pickle.loads(  # noqa: S301  our own
+        pickle.dumps(InstructionParts.of(instruction))
+    )
+    for level in range(1, instruction.levels + 1):
+        next_boxes: Boxes = [[] for _ in instruction.places]
+        for place, box in enumerate(boxes):
+            payloads, later_payloads = split_by_level(level, box)
+            next_boxes[place].extend(later_payloads)
+            for lane, payload in reporting(
+                run_lane(flow, parts.for_place(place), level, place, payloads)
+            ):
+                next_boxes[lane].append(payload)
+        boxes = next_boxes
+    assert not any(boxes), "the last level has no receivers"
+    return reports

@@ -26,10 +26,9 @@ from godwit.checkpoint.collection import CheckpointSummary, inspect
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.epochs import keep_epoch, release_epoch, resolve_epoch, take_back
 from godwit.checkpoint.journal import read_tail
-from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import padded
-from godwit.checkpoint.repair import execute_repair
+from godwit.checkpoint.repair import execute_repair, plan_log_repair
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.columns.python_values import rows_as_tuples

@@ -48,7 +48,6 @@ from godwit.values.checks import (
     is_same,
     runs_code,
 )
-from godwit.values.record_columns import join_blobs
 from godwit.values.types import (
     Described,
     UndescribableError,
@@ -57,7 +56,7 @@ from godwit.values.types import (
     is_record,
     reads_native,
 )
-from godwit.values.values import EXTENSION_MARKERS, TaggedValues, as_extension
+from godwit.values.values import EXTENSION_MARKERS, TaggedValues, as_extension, join_blobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

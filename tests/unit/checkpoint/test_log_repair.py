@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from godwit.checkpoint.log_repair import plan_log_repair
 from godwit.checkpoint.records import BatchRef, CommitRecord
-from godwit.checkpoint.repair import execute_repair
+from godwit.checkpoint.repair import execute_repair, plan_log_repair
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 

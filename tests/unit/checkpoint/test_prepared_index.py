@@ -12,7 +12,7 @@ from tests.unit.checkpoint.test_partial_copies import KEYS, counts_of, filled, n
 
 from godwit.checkpoint import partial_copies, stored_index
 from godwit.checkpoint.blocks import read_batch
-from godwit.checkpoint.prepared_index import PreparedIndex
+from godwit.checkpoint.stored_index import PreparedIndex
 from godwit.model.errors import CorruptCheckpointError, StorageFullError
 
 if TYPE_CHECKING:

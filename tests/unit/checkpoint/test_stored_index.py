@@ -17,7 +17,7 @@ from godwit.checkpoint.stored_index import (
 )
 from godwit.columns.groups import group_rows
 from godwit.model.key_groups import key_groups_of
-from godwit.store.hash_set import distinct
+from godwit.store.index import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

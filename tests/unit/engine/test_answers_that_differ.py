@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import godwit as gw
 from godwit.engine.lane.lane import run_lane
-from godwit.local import stages
+from godwit.local import run as local_run
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_lanes_behind_never_keep_rows_of_two_attempts(monkeypatch: pytest.Monkey
                     yield blob
         return (yield from run)
 
-    monkeypatch.setattr(stages, "run_lane", lane)
+    monkeypatch.setattr(local_run, "run_lane", lane)
     flow = gw.Flow("answers", num_key_groups=8)
     rows = flow.source("rows", gw.testing.stream("k string"))
     asked = rows.key_by("k").process(ask, state=dict, output="part string, answer long", name="ask")

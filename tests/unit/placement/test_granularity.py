@@ -9,7 +9,7 @@ import pytest
 
 import godwit as gw
 from godwit.cli.main import main
-from godwit.placement.granularity import too_few_key_groups
+from godwit.placement.metrics import too_few_key_groups
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.store.hash_set import HashSet
+from godwit.store.index import HashSet
 
 
 def test_it_has_what_was_added_and_nothing_else() -> None:

@@ -25,7 +25,7 @@ from godwit.ops.console import figures_table, tell, wide_console
 from godwit.ops.entries import count as whole
 from godwit.ops.entries import mapping, number, text
 from godwit.ops.stories import remedy
-from godwit.placement.granularity import too_few_key_groups
+from godwit.placement.metrics import too_few_key_groups
 
 if TYPE_CHECKING:
     import argparse

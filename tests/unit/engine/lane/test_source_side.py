@@ -17,7 +17,7 @@ from godwit.engine.lane.lane_flow import columns_read, source_feeds
 from godwit.engine.lane.source_side import MappedRows, read_split
 from godwit.engine.lane.wire import split_by_level
 from godwit.local import run as local_run
-from godwit.local.stages import Boxes, add_splits, run_lanes
+from godwit.local.run import Boxes, add_splits, run_lanes
 from godwit.model.errors import SourceError
 from godwit.plan.maps import bind_map
 from godwit.sources.source import Split
