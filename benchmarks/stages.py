@@ -37,7 +37,7 @@ from godwit.adopt.row_forms import SparkRowForm
 from godwit.adopt.spark_functions import KeyCalls
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, encode_batch
-from godwit.columns.digest import RowsDigest
+from godwit.columns.hashing import RowsDigest
 from godwit.columns.python_values import Columns
 from godwit.engine.lane import lane, packing, source_side, wire
 from godwit.engine.lane.files import LaneFiles

@@ -10,7 +10,7 @@ from tests.spark.guides import FLIGHTS, PAGES, PREPARED, blocks_of, prepare_inpu
 
 import godwit as gw
 from godwit.plan.nodes import SourceNode, branches_of
-from godwit.spark.micro_batches import quick_local_logs
+from godwit.spark.batch_rows import quick_local_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

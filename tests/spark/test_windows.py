@@ -17,7 +17,7 @@ from tests.spark.streams import Inbox, as_texts, drain, rows_of
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError
-from godwit.spark.micro_batches import SparkStream
+from godwit.spark.batch_rows import SparkStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

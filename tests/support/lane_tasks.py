@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 from godwit.engine.lane.messages import LaneReport, Place
 from godwit.spark.resident.channel import ChannelError, connect
 from godwit.spark.resident.lane_task import Endpoint, LaneAnswer, Work
-from godwit.spark.resident.slots import SlotShares
+from godwit.spark.resident.lanes import SlotShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from godwit.spark.resident.slots import QuerySlots
+    from godwit.spark.resident.lanes import QuerySlots
 
 PATIENCE_S = 120.0
 TWO = tuple((f"local-{i}", 0) for i in range(2))

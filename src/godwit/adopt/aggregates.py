@@ -29,7 +29,7 @@ from godwit.adopt.spark_states import AggregateState
 from godwit.adopt.unread import without_dead_branches
 from godwit.adopt.windows import SparkWindows, windows_of
 from godwit.api.streams import Stream
-from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.columns.types import KEY_OF_ALL
 from godwit.library import aggregates as gw
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.plan.nodes import CustomNode

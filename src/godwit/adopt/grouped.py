@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
-from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.columns.types import KEY_OF_ALL
 from godwit.library.compute import ComputeOperator
 from godwit.library.windows.operator import PANE, EventTimeOperator
 from godwit.model.key_groups import key_groups_of

@@ -11,7 +11,7 @@ from godwit.adopt.grouped import only_rows
 from godwit.adopt.lanes import ONLY_TIME
 from godwit.adopt.plan import kind_of, output_of
 from godwit.adopt.spark_states import LimitState
-from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.columns.types import KEY_OF_ALL
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.plan.nodes import CustomNode

@@ -57,8 +57,7 @@ from godwit.adopt.translate_functions import apply_in_pandas_with_state, transfo
 from godwit.adopt.unions import unite
 from godwit.adopt.unread import without_unread
 from godwit.api.streams import Stream
-from godwit.columns.types import is_key_type
-from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.columns.types import KEY_OF_ALL, is_key_type
 from godwit.model.errors import InvalidFlowError, UnsupportedQueryError
 from godwit.operators.window_specs import WINDOW_END, WINDOW_START
 from godwit.spark.flow import Flow

@@ -1,4 +1,4 @@
-"""Repair of a checkpoint: files that are written again or set aside, and Spark's own log among them.
+"""Repair of a checkpoint: files that are written again or set aside, such as Spark's own log.
 
 Problem: Spark does not force its log to the disk.  After a power failure its newest entries may be
 missing or torn while the epoch is committed, and Spark would plan the same micro-batch again with

@@ -26,8 +26,7 @@ import pyarrow as pa
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.nested import has_leaf
 from godwit.columns.row_cursors import Cursors, columns_read
-from godwit.columns.types import is_instant, is_list
-from godwit.columns.whole_stream import visible_names
+from godwit.columns.types import is_instant, is_list, visible_names
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:

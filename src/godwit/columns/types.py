@@ -15,6 +15,9 @@ anything: the whole of Spark's DDL for columns::
 
 Names may stand in backticks; ``--`` and ``/* */`` begin comments.  ``not null`` and ``comment`` are
 read and of no effect: every column may hold nulls.
+
+A stream that is keyed by no column is one group.  Its operators have a hidden key column anyway,
+which is true in every row and which users never see.  Only this module knows its name.
 """
 
 from __future__ import annotations
@@ -23,17 +26,21 @@ import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
+    RESERVED_PREFIX,
     check_column_names,
     did_you_mean,
     listing,
     type_name,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class _SparkStruct(Protocol):
@@ -522,3 +529,35 @@ class _Reader:
             ),
             column=self._column,
         )
+
+
+_KEY: Final = f"{RESERVED_PREFIX}_all"
+KEY_OF_ALL: Final = pa.schema([pa.field(_KEY, pa.bool_())])
+"""Key columns of an operator on a whole stream."""
+
+
+def is_keyed_by_none(keys: pa.Schema) -> bool:
+    """Return whether key columns are those of an operator on a whole stream."""
+    return _KEY in keys.names
+
+
+def visible_names(names: Iterable[str]) -> list[str]:
+    """Return names of columns without the hidden one."""
+    return [name for name in names if name != _KEY]
+
+
+def visible_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without the hidden column."""
+    return pa.schema([field for field in schema if field.name != _KEY])
+
+
+def without_hidden_key(rows: pa.Table) -> pa.Table:
+    """Return rows without the hidden column."""
+    return rows.drop_columns(_KEY) if _KEY in rows.schema.names else rows
+
+
+def with_hidden_key(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the columns of rows that `names` lists, behind the hidden one."""
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(True, rows.num_rows), *rows.select(names).columns], names=[_KEY, *names]
+    )

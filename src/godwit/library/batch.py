@@ -26,8 +26,7 @@ from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.columns.python_values import UTC, in_zone
 from godwit.columns.tables import is_pandas
-from godwit.columns.types import columns_text, is_instant
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import columns_text, is_instant, visible_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import did_you_mean, function_name, listing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.columns.signed import CHANGE
-from godwit.columns.whole_stream import KEY_OF_ALL
+from godwit.columns.types import KEY_OF_ALL
 from godwit.library.aggregates import first, last
 from godwit.library.aggregates.conditions import computed
 from godwit.library.batch import BatchProcess

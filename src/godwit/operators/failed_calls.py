@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from godwit.columns.json_texts import ascii_text, json_columns, json_objects
-from godwit.columns.whole_stream import visible_names
+from godwit.columns.failures import ascii_text, json_columns, json_objects
+from godwit.columns.types import visible_names
 from godwit.model.errors import GodwitError
 from godwit.model.frames import user_traceback
 from godwit.model.naming import error_line, function_name

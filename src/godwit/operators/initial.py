@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.python_values import python_values
-from godwit.columns.whole_stream import is_keyed_by_none, with_hidden_key
+from godwit.columns.types import is_keyed_by_none, with_hidden_key
 from godwit.model.errors import InvalidInputError, StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.time.grid import END

@@ -45,7 +45,7 @@ from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
-from godwit.columns.whole_stream import is_keyed_by_none, visible_schema, with_hidden_key
+from godwit.columns.types import is_keyed_by_none, visible_schema, with_hidden_key
 from godwit.operators.aggregate import HIGH
 from godwit.operators.hot_keys.grid import PART
 from godwit.operators.initial import stored_columns, with_keys

@@ -26,7 +26,7 @@ from godwit.checkpoint.entries import (
 from godwit.checkpoint.evolution import description_in
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
-from godwit.columns.whole_stream import visible_names
+from godwit.columns.types import visible_names
 from godwit.library.parts import PART_FIELD
 from godwit.library.process import columns_beside_state
 from godwit.library.states.stored import PAGE

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from godwit.columns.types import is_key_type, key_type_remedy
-from godwit.columns.whole_stream import visible_names, visible_schema
+from godwit.columns.types import is_key_type, key_type_remedy, visible_names, visible_schema
 from godwit.model import plugins
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (

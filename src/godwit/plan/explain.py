@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.model.text import counted
 from godwit.operators.aggregate import aggregate_text

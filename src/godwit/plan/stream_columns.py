@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from godwit.columns.types import plain_schema
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import plain_schema, visible_schema
 from godwit.model.errors import GodwitError, InvalidFlowError
 from godwit.model.naming import (
     check_column_names,

@@ -36,7 +36,6 @@ from godwit.model import plugins
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
-from godwit.sinks.maintenance import Maintenance
 from godwit.sinks.simple_sinks import (
     ConsoleSink,
     ForeachSink,
@@ -46,6 +45,7 @@ from godwit.sinks.simple_sinks import (
 )
 from godwit.sinks.sink import (
     EpochOutput,
+    Maintenance,
     Sink,
     SinkContext,
     Views,

@@ -34,8 +34,13 @@ from godwit.runtime.settings import is_bounded, is_once, known_interval_s
 from godwit.runtime.source_figures import SourceProgress, parse_file_log
 from godwit.runtime.source_loop import num_tasks
 from godwit.runtime.threads import DaemonPool, GateClosedError
-from godwit.spark.batch_rows import BatchRows
-from godwit.spark.micro_batches import MicroBatches, query_of, remove_leftovers, write_query_id
+from godwit.spark.batch_rows import (
+    BatchRows,
+    MicroBatches,
+    query_of,
+    remove_leftovers,
+    write_query_id,
+)
 from godwit.spark.progress import offsets_behind
 from godwit.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.spark.stages.stages import EpochRows

@@ -21,7 +21,7 @@ from godwit.runtime.lifecycle import EpochDriver
 from godwit.runtime.settings import is_bounded, is_once
 from godwit.runtime.source_loop import ReadPace, Waiters
 from godwit.runtime.threads import GateClosedError
-from godwit.spark.micro_batches import SparkStream
+from godwit.spark.batch_rows import SparkStream
 from godwit.spark.platform.sessions import session_stopped
 from godwit.spark.progress import add_source_figures, rows_held_back, source_lag
 

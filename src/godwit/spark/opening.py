@@ -43,8 +43,12 @@ from godwit.spark.platform.executors import (
 )
 from godwit.spark.platform.sessions import RunSession, context_is_stopped
 from godwit.spark.resident.job import SparkTasks, check_settings
-from godwit.spark.resident.lanes import ResidentLanes, pause_collection, resume_collection
-from godwit.spark.resident.slots import shares_of
+from godwit.spark.resident.lanes import (
+    ResidentLanes,
+    pause_collection,
+    resume_collection,
+    shares_of,
+)
 from godwit.spark.stages.stages import lanes_of, ship_program
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from godwit.runtime.settings import interval_s
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
 from godwit.sinks.places import check_places
-from godwit.spark.batch_rows import BatchRows
+from godwit.spark.batch_rows import BatchRows, is_stopped, quick_local_logs, wait_for_sources
 from godwit.spark.failures import (
     comes_of_cancelled_jobs,
     error_for_spark,
@@ -35,7 +35,6 @@ from godwit.spark.failures import (
 from godwit.spark.initial_rows import rows_of_dataframe
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery
-from godwit.spark.micro_batches import is_stopped, quick_local_logs, wait_for_sources
 from godwit.spark.opening import open_run
 from godwit.spark.platform.executors import check_executors, warn_of_settings
 from godwit.spark.platform.executors_python import check_executors_python

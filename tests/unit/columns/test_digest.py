@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from godwit.columns.digest import RowsDigest
+from godwit.columns.hashing import RowsDigest
 
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

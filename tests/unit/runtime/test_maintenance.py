@@ -8,7 +8,7 @@ from typing import Any
 import godwit as gw
 from godwit.model import events
 from godwit.runtime.run import TargetMaintenance
-from godwit.sinks.maintenance import Maintained
+from godwit.sinks.sink import Maintained
 
 
 class Target(gw.sinks.Sink):

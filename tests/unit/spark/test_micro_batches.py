@@ -14,7 +14,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
-from godwit.spark.micro_batches import MicroBatches
+from godwit.spark.batch_rows import MicroBatches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from godwit.engine.source_positions import RecordedSources, SourcePositions
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 from godwit.runtime.threads import EpochGate
 from godwit.spark import micro_batch_query
+from godwit.spark.batch_rows import SparkStream
 from godwit.spark.failures import comes_of_cancelled_jobs
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 from godwit.spark.micro_batch_query import MicroBatchQuery
-from godwit.spark.micro_batches import SparkStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

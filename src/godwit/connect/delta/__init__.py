@@ -11,16 +11,14 @@ from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.locations import spelled_location
 from godwit.model.naming import needs_package
-from godwit.sinks.maintenance import check_maintenance
-from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
+from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS, check_maintenance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.connect.delta.sink import DeltaSink
-    from godwit.sinks.maintenance import Maintenance
-    from godwit.sinks.sink import Sink
+    from godwit.sinks.sink import Maintenance, Sink
 
 
 @user_call

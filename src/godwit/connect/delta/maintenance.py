@@ -17,12 +17,12 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from godwit.connect.delta.place import table_files
-from godwit.sinks.maintenance import Maintained
+from godwit.sinks.sink import Maintained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.sinks.maintenance import Maintenance
+    from godwit.sinks.sink import Maintenance
 
 
 def maintain_table(uri: str, options: Mapping[str, str] | None, policy: Maintenance) -> Maintained:

@@ -86,7 +86,6 @@ from godwit.sinks.file_systems import (
     place_of,
     try_directory,
 )
-from godwit.sinks.maintenance import Maintained
 from godwit.sinks.rows import (
     column_names,
     is_complete_result,
@@ -95,6 +94,7 @@ from godwit.sinks.rows import (
     storable_schema,
     with_plain_types,
 )
+from godwit.sinks.sink import Maintained
 from godwit.sinks.target_sink import (
     RESERVED_NAMES,
     CommitRetries,
@@ -114,8 +114,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.connect.delta.table import TargetProblem
     from godwit.plan.staging import LaneWriter, RowCheck
-    from godwit.sinks.maintenance import Maintenance
-    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Maintenance, Sink, SinkContext
 
 _UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails without a commit of another writer
 _REST_ROWS: Final = 2_000_000

@@ -75,7 +75,6 @@ from godwit.sinks.file_systems import (
     renames_directories,
     try_directory,
 )
-from godwit.sinks.maintenance import Maintained, Maintenance
 from godwit.sinks.rows import (
     cast_batches,
     column_names,
@@ -84,6 +83,7 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
+from godwit.sinks.sink import Maintained, Maintenance
 from godwit.sinks.target_sink import (
     RESERVED_NAMES,
     TargetSink,

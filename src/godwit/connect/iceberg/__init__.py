@@ -9,14 +9,13 @@ from godwit.connect.options import check_columns, wrong_option
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import needs_package
-from godwit.sinks.maintenance import check_maintenance
+from godwit.sinks.sink import check_maintenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from godwit.connect.iceberg.sink import IcebergSink
-    from godwit.sinks.maintenance import Maintenance
-    from godwit.sinks.sink import Sink
+    from godwit.sinks.sink import Maintenance, Sink
 
 
 @user_call

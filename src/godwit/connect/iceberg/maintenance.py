@@ -28,7 +28,7 @@ from godwit.connect.iceberg.files import (
     delete_files,
     read_file,
 )
-from godwit.sinks.maintenance import Maintained
+from godwit.sinks.sink import Maintained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from godwit.sinks.maintenance import Maintenance
+    from godwit.sinks.sink import Maintenance
 
 _MAX_BYTES: Final = 256 * 2**20  # of the files that one commit rewrites: they are in memory
 _MAX_COMMITS: Final = 16  # in one look

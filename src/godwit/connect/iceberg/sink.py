@@ -49,13 +49,12 @@ from godwit.connect.iceberg.rows import place_of_table
 from godwit.model.locations import local_path
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.file_systems import try_directory
-from godwit.sinks.maintenance import Maintained
 from godwit.sinks.rows import (
     is_complete_result,
     storable_schema,
     with_plain_types,
 )
-from godwit.sinks.sink import MAX_PARTITIONS
+from godwit.sinks.sink import MAX_PARTITIONS, Maintained
 from godwit.sinks.target_sink import (
     CommitRetries,
     TargetSink,
@@ -74,8 +73,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.plan.staging import RowCheck
-    from godwit.sinks.maintenance import Maintenance
-    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import CommittedEpochs, EpochOutput, Maintenance, Sink, SinkContext
 
 _Created = TypeVar("_Created")
 

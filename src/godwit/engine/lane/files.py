@@ -22,8 +22,7 @@ from godwit.checkpoint.entries import in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.checkpoint.staged_output import WrittenFiles, encode_files
 from godwit.columns.arrays import min_of
-from godwit.columns.failures import naming
-from godwit.columns.json_texts import ascii_text, json_rows
+from godwit.columns.failures import ascii_text, json_rows, naming
 from godwit.model.errors import SinkError
 from godwit.plan.staging import REJECTED
 

@@ -29,9 +29,9 @@ from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.hydration import catch_up_copies, recover_chains
 from godwit.checkpoint.object_store import RequestCounts, counting_requests
 from godwit.checkpoint.partial_copies import Touched
-from godwit.columns.digest import RowsDigest
 from godwit.columns.failures import naming
-from godwit.columns.whole_stream import without_hidden_key
+from godwit.columns.hashing import RowsDigest
+from godwit.columns.types import without_hidden_key
 from godwit.engine.lane.executor import current_executor, local_state, local_store_root
 from godwit.engine.lane.files import LaneFiles, stage_output
 from godwit.engine.lane.lane_flow import shipments

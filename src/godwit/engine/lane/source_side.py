@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.arrays import values_of
-from godwit.columns.digest import RowsDigest
+from godwit.columns.hashing import RowsDigest
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.lane.wire import (
     EMITTED,

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import visible_schema
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, KeyedOperator
 from godwit.operators.window_specs import WINDOW_END, WINDOW_START

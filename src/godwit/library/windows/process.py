@@ -27,7 +27,7 @@ from godwit.columns.python_values import (
     KeysOfRows,
     rows_as_tuples,
 )
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import visible_schema
 from godwit.library.aggregates import kept_rows
 from godwit.library.aggregates.collected import rows_of
 from godwit.library.emitted import emitted_batch, emitted_or_undone

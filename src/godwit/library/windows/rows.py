@@ -26,7 +26,7 @@ from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import Groups
-from godwit.columns.whole_stream import visible_schema
+from godwit.columns.types import visible_schema
 from godwit.library.compute import ComputeOperator
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput

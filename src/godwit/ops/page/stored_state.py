@@ -25,7 +25,7 @@ from godwit.checkpoint.framing import numbers_in
 from godwit.checkpoint.ownership import stored_identity
 from godwit.checkpoint.records import COMMITS
 from godwit.columns.hashing import canonical_keys, hash_keys, hash_placed
-from godwit.columns.whole_stream import visible_names
+from godwit.columns.types import visible_names
 from godwit.model.errors import EpochCollectedError
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.hot_keys.grid import PART

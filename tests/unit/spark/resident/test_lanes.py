@@ -29,14 +29,13 @@ from godwit.spark.resident import lane_task
 from godwit.spark.resident.channel import ChannelError
 from godwit.spark.resident.job import LaneJob
 from godwit.spark.resident.lane_task import LaneAnswer, Work
-from godwit.spark.resident.lanes import ResidentLanes
-from godwit.spark.resident.slots import SlotShares
+from godwit.spark.resident.lanes import ResidentLanes, SlotShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from godwit.spark.resident.channel import Channel
-    from godwit.spark.resident.slots import QuerySlots
+    from godwit.spark.resident.lanes import QuerySlots
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from tests.support.lane_tasks import slots
 
-from godwit.spark.resident.slots import RECENT_S, QuerySlots, SlotShares, SlotsTakenError
+from godwit.spark.resident.lanes import RECENT_S, QuerySlots, SlotShares, SlotsTakenError
 
 LANES = [(f"local-{n}", 0) for n in range(4)]
 
