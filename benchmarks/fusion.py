@@ -190,7 +190,7 @@ def open_session(executors: int, stack: ExitStack) -> Any:
     """Start a session in this process, or one with executors of their own until `stack` ends."""
     if not executors:
         return session()
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
     settings = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
     cluster = stack.enter_context(LocalCluster(executors, memory="2g"))

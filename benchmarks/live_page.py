@@ -26,13 +26,13 @@ from tests.support.chromium import Browser, chromium
 from tests.support.journal_story import BEGAN_S, epoch
 
 from godwit.checkpoint.journal import JournalWriter
+from godwit.engine.run_record import placement_entry
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.ops.page.live_page import PageFeed, PageServer, report_page
 from godwit.ops.page.view import report_of
-from godwit.runtime.run_record import placement_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

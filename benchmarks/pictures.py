@@ -22,7 +22,7 @@ from typing import Any
 from tests.support.chromium import Browser, chromium
 
 import godwit as gw
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 DOCS = Path(__file__).parents[1] / "docs"
 SECONDS, KEYS, ROW_S = 120, 2000, 0.001

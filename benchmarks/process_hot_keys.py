@@ -31,8 +31,8 @@ from godwit.engine.settings import Lanes
 from godwit.local.run import LocalRun
 from godwit.local.sources import lane_inputs
 from godwit.operators.declared import ValueState
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
-from godwit.operators.hot_keys.orders import parts_for
+from godwit.operators.hot_key_orders import parts_for
+from godwit.operators.hot_keys import WHOLE, hash_undivided
 from godwit.ops.state_view import view_state
 
 if TYPE_CHECKING:

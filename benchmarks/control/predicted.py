@@ -28,8 +28,8 @@ from pyspark.cloudpickle import cloudpickle
 import godwit as gw
 from godwit.control.scaling import latency
 from godwit.model import events
+from godwit.ops.local_cluster import LocalCluster
 from godwit.placement.preview import table
-from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

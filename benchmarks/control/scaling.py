@@ -24,7 +24,7 @@ from benchmarks.streaming.own_process import in_a_process_of_its_own, until_epoc
 from benchmarks.streaming.programs import stream
 
 import godwit as gw
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,8 @@ from pyspark.cloudpickle import cloudpickle
 
 import godwit as gw
 from godwit.model import events
+from godwit.ops.local_cluster import LocalCluster
 from godwit.placement.preview import table
-from godwit.spark.platform.local_cluster import LocalCluster
 from godwit_lab.arena.autoscalers import AUTOSCALERS, PERIOD_S
 from godwit_lab.arena.match import violated_share
 from godwit_lab.simulator import (

@@ -26,7 +26,7 @@ from pyspark.cloudpickle import cloudpickle
 import godwit as gw
 from godwit.engine.lane.executor import current_executor
 from godwit.model import events
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

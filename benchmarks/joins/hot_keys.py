@@ -26,8 +26,8 @@ from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.checkpoint.records import Grid
 from godwit.local.sources import lane_inputs
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
-from godwit.operators.hot_keys.orders import parts_for
+from godwit.operators.hot_key_orders import parts_for
+from godwit.operators.hot_keys import WHOLE, hash_undivided
 
 COLUMNS = {"k": pa.int64(), "ts": TIME, "v": pa.float64()}
 HOT = 0

@@ -51,7 +51,7 @@ def live(
 ) -> dict[str, Any]:
     """Move a third of the key groups to an idle executor while the stream flows."""
     import godwit as gw
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
     with LocalCluster(workers=3, cores=1, memory="1g", work_dir=work / "cluster") as cluster:
         spark = cluster.session("migration", {"spark.sql.files.maxPartitionBytes": "8m"})
@@ -114,7 +114,7 @@ def overloaded(
     Without a strategy the system chooses one. A row takes 10 µs of CPU, unless its key is new.
     """
     import godwit as gw
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
     def busy(key: tuple[str], rows: Any, state: dict[str, float]) -> Any:
         for row in rows:

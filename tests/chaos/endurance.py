@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 import godwit as gw
-from godwit.spark.platform.local_cluster import LocalCluster, children_of
+from godwit.ops.local_cluster import LocalCluster, children_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.contract.scenario import Policy
 
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
 __all__ = ["OnCluster"]
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
+from godwit.ops.local_cluster import LocalCluster
 from godwit.placement import Limits
-from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

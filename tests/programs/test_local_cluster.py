@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from godwit.model.errors import ClusterError
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 SPARK_HOME = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
@@ -28,7 +28,7 @@ import godwit as gw
 from tests.support.public_api import example_of, members_of, mistakes_of
 from godwit.spark.platform.executors import live_executors, wait_for_executors
 from godwit.model.errors import ClusterError
-from godwit.spark.platform.local_cluster import LocalCluster, arguments_of
+from godwit.ops.local_cluster import LocalCluster, arguments_of
 
 report = {}
 try:
@@ -159,7 +159,7 @@ def listening(pids: set[int]) -> list[int]:
 
 _GUARDED = """
 import json, sys
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 settings = {"spark.driver.memory": "512m"}
 with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1], conf=settings) as cluster:
@@ -239,7 +239,7 @@ def test_a_cluster_without_java_says_what_to_install(
 
 _BROKEN = """
 import sys
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 with LocalCluster(work_dir=sys.argv[1]) as cluster:
     cluster.master_url

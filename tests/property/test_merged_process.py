@@ -44,7 +44,7 @@ from godwit.local.sources import lane_inputs
 from godwit.migration import Bounds, Policy, Strategy
 from godwit.migration.messages import MigrationRequested
 from godwit.model.assignment import Assignment
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, key_group_of_part
+from godwit.operators.hot_keys import WHOLE, hash_undivided, key_group_of_part
 from godwit.ops.state_view import view_state
 
 if TYPE_CHECKING:

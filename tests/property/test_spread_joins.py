@@ -18,14 +18,14 @@ from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 from tests.support.rounds import rounds
 
 from godwit.checkpoint.records import Grid
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
+from godwit.operators.hot_keys import WHOLE, hash_undivided
 from godwit.time.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.api.streams import Stream
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
 
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 EXECUTORS = {"a": 2, "b": 1}

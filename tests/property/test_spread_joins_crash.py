@@ -28,7 +28,7 @@ from godwit.local.sources import lane_inputs
 from godwit.migration import Strategy
 from godwit.migration.messages import MigrationRequested
 from godwit.model.assignment import Assignment
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided
+from godwit.operators.hot_keys import WHOLE, hash_undivided
 
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from godwit.spark.platform.local_cluster import FRUGAL
+from godwit.ops.local_cluster import FRUGAL
 
 _HOST = "127.0.0.1"
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.checkpoint.journal import JournalWriter
+from godwit.engine.run_record import placement_entry
 from godwit.migration.outcome import LoadSummary
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.key_groups import KeyGroupLoad
-from godwit.runtime.run_record import placement_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

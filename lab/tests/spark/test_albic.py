@@ -11,9 +11,9 @@ from tests.spark.test_balancing import carried_out
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.engine.run_record import StreamSummary
 from godwit.model.errors import InvalidPlanError
 from godwit.placement import planner
-from godwit.runtime.run_record import StreamSummary
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ from godwit.model.naming import (
 from godwit.model.signatures import check_signature
 from godwit.operators.aggregate import Aggregator
 from godwit.operators.declared import HELD, PARTS, StateColumns, part_state_of
-from godwit.operators.hot_keys.grid import MAX_PARTS
+from godwit.operators.hot_keys import MAX_PARTS
 from godwit.operators.timers import NO_TIMERS, Timing
 from godwit.operators.window_specs import Hopping, RowWindows, Session, grid_of
 from godwit.plan.event_times import check_output_time

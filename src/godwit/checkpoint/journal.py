@@ -8,9 +8,9 @@ journal: lost, damaged or late entries cost only history.
 An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"progress":
 {...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (lag of the
 sources) and, periodically, ``{"load": {...}}`` (`LoadSummary.to_dict`),
-``{"stream": {...}}`` (figures of the same epochs, `godwit.runtime.run_record`), ``{"flow":
+``{"stream": {...}}`` (figures of the same epochs, `godwit.engine.run_record`), ``{"flow":
 {...}}`` and ``{"placement": {...}}`` (the graph, and the places of key groups,
-`godwit.runtime.run_record`), and ``{"controller": {...}}`` (the controller's state for the
+`godwit.engine.run_record`), and ``{"controller": {...}}`` (the controller's state for the
 next run).  Readers ignore unknown kinds.
 """
 

@@ -270,7 +270,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of one hot key of an operator (`godwit.operators.hot_keys.grid`)."""
+    """Parts of one hot key of an operator (`godwit.operators.hot_keys`)."""
 
     # rows, columns: numbers of parts among which rows of the left of a join, and of the right, are
     # divided; other operators have one column

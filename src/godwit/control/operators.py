@@ -16,7 +16,7 @@ from godwit.migration.strategy import Bounds
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import GodwitError
-from godwit.operators.hot_keys.orders import SpreadKeyOver, divide_key
+from godwit.operators.hot_key_orders import SpreadKeyOver, divide_key
 from godwit.runtime.threads import Guard
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.library.windows.sharing import PaneMeter
     from godwit.migration.coordinator import Coordinator
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 

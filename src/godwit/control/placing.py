@@ -30,7 +30,7 @@ from godwit.control.policy import Hysteresis, reversed_by_regrouping
 from godwit.engine.policies import Proposal, Repartition
 from godwit.model import events
 from godwit.model.naming import listing
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.placement.metrics import busiest_lane
 from godwit.plan.grouping import in_lane_inputs, keeps_keys
 

@@ -2,7 +2,7 @@
 
 Lanes report which keys of an operator have most work: of a join, rows that come, rows of state that
 are looked at for them, and pairs; of any other operator, microseconds.  A key with more than a
-lane's share is given a grid of parts (`godwit.operators.hot_keys.grid`), as few as bring each part
+lane's share is given a grid of parts (`godwit.operators.hot_keys`), as few as bring each part
 below half of that share, in the lanes that have least to do.  A key group cannot be split by moving
 it, so balancing does nothing for a key like that; the parts are key groups like others, which it
 moves.
@@ -26,8 +26,8 @@ from godwit.model.decision_events import ManualChange
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.key_groups import OperatorWork
-from godwit.operators.hot_keys.grid import WHOLE
-from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for
+from godwit.operators.hot_key_orders import SpreadKeyOver, parts_for
+from godwit.operators.hot_keys import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.control.policy import ManualOverrides
     from godwit.engine.policies import FlowEpoch
     from godwit.model.key_groups import KeyWork
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 _GOAL_PART_SHARE: Final = 0.5

@@ -31,8 +31,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from godwit.operators.hot_keys.grid import Spreads
-from godwit.operators.hot_keys.orders import SpreadOrders
+from godwit.operators.hot_key_orders import SpreadOrders
+from godwit.operators.hot_keys import Spreads
 from godwit.operators.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
 from godwit.time.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime

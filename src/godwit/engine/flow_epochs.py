@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.migration.strategy import Policy
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 

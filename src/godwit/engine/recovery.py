@@ -38,7 +38,7 @@ from godwit.model.errors import (
     InvalidPlanError,
 )
 from godwit.model.naming import listing
-from godwit.operators.hot_keys.grid import PART, Spreads
+from godwit.operators.hot_keys import PART, Spreads
 from godwit.operators.slots import Slots
 from godwit.plan.feedback import check_loops_exist
 from godwit.plan.grouping import regrouped

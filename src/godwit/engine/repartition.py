@@ -62,7 +62,7 @@ from godwit.engine.initial_state import EntrySpool, by_key_group, slices_of
 from godwit.model.errors import CheckpointError, InvalidPlanError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import did_you_mean, type_name
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 from godwit.time.grid import BEGINNING

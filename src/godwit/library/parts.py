@@ -1,7 +1,7 @@
 """Hot keys of functions with ``merge=``: states in parts, so that a hot key has several lanes.
 
 All rows of a key go to one lane, and a function's state cannot be combined before the exchange.  If
-the user says how two states are merged, a hot key gets *parts* (`godwit.operators.hot_keys.grid`):
+the user says how two states are merged, a hot key gets *parts* (`godwit.operators.hot_keys`):
 rows are divided among them by a hash of their values, and each part has a state of its own, which
 begins empty.  The key's earlier state stays unchanged meanwhile.  When a key leaves its parts,
 because it cools down or gets other parts, their states are merged into its own in that epoch.  Of
@@ -49,7 +49,7 @@ from godwit.model.frames import function_failed
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import function_name, type_name
 from godwit.operators.declared import part_state_of
-from godwit.operators.hot_keys.grid import MAX_PARTS, PART, WHOLE, Spreads, hash_undivided
+from godwit.operators.hot_keys import MAX_PARTS, PART, WHOLE, Spreads, hash_undivided
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput, OperatorOutput
 from godwit.operators.ordering import order_by
 from godwit.store.changes import StateRows

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
     from godwit.model.events import Event
-    from godwit.operators.hot_keys.orders import SpreadKeyOver
+    from godwit.operators.hot_key_orders import SpreadKeyOver
     from godwit.plan.compiled import CompiledFlow, SinkOutput
     from godwit.plan.staging import RowCheck
     from godwit.sources.source import Source

@@ -47,7 +47,7 @@ from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.columns.python_values import UTC
 from godwit.columns.types import is_keyed_by_none, visible_schema, with_hidden_key
 from godwit.operators.aggregate import HIGH
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.ordering import order_by
 from godwit.store.changes import StateRows

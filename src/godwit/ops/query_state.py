@@ -38,7 +38,7 @@ from godwit.model.frames import user_class
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.model.naming import listing
 from godwit.operators.declared import part_state_of
-from godwit.operators.hot_keys.grid import PART, hash_undivided
+from godwit.operators.hot_keys import PART, hash_undivided
 from godwit.operators.slots import Slots
 from godwit.ops.asked_keys import AskedKeys, groups_of_keys, is_among, one_batch
 from godwit.ops.state_view import NoStateError, shown_at, view_state, with_null_part

@@ -36,7 +36,7 @@ from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.operators.aggregate import HIGH
 from godwit.operators.declared import TIMERS, part_state_of
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.time.grid import BEGINNING

@@ -22,7 +22,7 @@ from godwit.model.naming import (
     listing,
 )
 from godwit.operators.failed_calls import FAILED
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.plan.changes import check_kinds, check_sign, table_keys
 from godwit.plan.compiled import (
     CompiledFlow,

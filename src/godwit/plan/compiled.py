@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.plan.feedback import FeedbackSource
 
 if TYPE_CHECKING:

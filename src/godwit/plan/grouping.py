@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import check_name, did_you_mean, listing, type_name
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 
 if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator

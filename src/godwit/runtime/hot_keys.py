@@ -12,14 +12,14 @@ from godwit.checkpoint.records import Grid
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.hot_keys.grid import WHOLE, hash_undivided, keys_as_json
-from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for
+from godwit.operators.hot_key_orders import SpreadKeyOver, parts_for
+from godwit.operators.hot_keys import WHOLE, hash_undivided, keys_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from godwit.model.assignment import Assignment
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
     from godwit.operators.operator import KeyedOperator
     from godwit.runtime.ports import ChangedRun
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from godwit.engine.policies import FlowEpoch, Proposal
     from godwit.migration.coordinator import Coordinator
     from godwit.model.latency import LatencyHistogram
-    from godwit.operators.hot_keys.orders import SpreadKeyOver, SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadKeyOver, SpreadOrders
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.explain import UserNames
     from godwit.runtime.threads import DaemonPool

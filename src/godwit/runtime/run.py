@@ -22,13 +22,13 @@ from godwit.engine.loop import EpochLoop
 from godwit.engine.outcomes import progress_of
 from godwit.engine.policies import FlowEpoch, PlacementChange, placement_change, topology_of
 from godwit.engine.repartition import check_can_repartition, checked_columns
+from godwit.engine.run_record import RunRecorder
 from godwit.model import events
 from godwit.model.decision_events import ManualChange
 from godwit.model.errors import MigrationError
 from godwit.model.log_lines import log_context
-from godwit.operators.hot_keys.orders import divide_key
+from godwit.operators.hot_key_orders import divide_key
 from godwit.runtime.placement import cancel_own
-from godwit.runtime.run_record import RunRecorder
 from godwit.runtime.threads import DaemonPool, GateClosedError, Guard, close_all, one_line
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from godwit.migration.coordinator import Coordinator
     from godwit.migration.outcome import EpochOutcome
     from godwit.migration.state import ComponentView
-    from godwit.operators.hot_keys.orders import SpreadKeyOver
+    from godwit.operators.hot_key_orders import SpreadKeyOver
     from godwit.runtime.ports import (
         JobSession,
         RunCluster,

@@ -33,14 +33,11 @@ from godwit.model import plugins
 from godwit.model.frames import user_call
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
-from godwit.sources.sequence import SequenceSource
 from godwit.sources.source import Lag, Position, Source, Split, Unreadable
 
 if TYPE_CHECKING:
     import datetime as dt
     from typing import Any
-
-    import pyarrow.compute as pc
 
     from godwit.adopt.data_source.read import data_source as data_source
     from godwit.columns.types import SchemaLike
@@ -53,6 +50,7 @@ if TYPE_CHECKING:
     from godwit.connect.kafka.read import kafka as kafka
     from godwit.connect.mariadb.read import mariadb as mariadb
     from godwit.connect.postgres.read import postgres as postgres
+    from godwit.connect.sequence import sequence as sequence
 
 __all__ = [
     "Lag",
@@ -70,7 +68,10 @@ __all__ = [
     "sequence",
 ]
 
-_FILES = dict.fromkeys(("arrow", "csv", "json", "parquet"), "godwit.connect.files.read")
+_OWN_MODULES = {
+    **dict.fromkeys(("arrow", "csv", "json", "parquet"), "godwit.connect.files.read"),
+    "sequence": "godwit.connect.sequence",
+}
 _SPARK = 'a DataFrame, as in flow.source("name", spark.readStream.format("{name}")...)'
 _MEANT = {
     **dict.fromkeys(("avro", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK),
@@ -84,7 +85,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
         """Return a source of a connector or of another package; suggest one for an unknown name."""
-        return plugins.member("sources", __name__, name, __all__, _MEANT, own_modules=_FILES)
+        return plugins.member("sources", __name__, name, __all__, _MEANT, own_modules=_OWN_MODULES)
 
 
 def __dir__() -> list[str]:
@@ -198,42 +199,3 @@ def rate(
         start=start,
         seed=seed,
     )
-
-
-@user_call
-def sequence(
-    old: Source, new: Source, *, cut: tuple[str, Any] | pc.Expression | None = None
-) -> Source:
-    """Read history from one source, then live rows from another, as one source.
-
-    Parameters
-    ----------
-    old
-        Source that is read first, up to the end that it has when a new query begins; rows that it
-        gets later are not read.
-    new
-        Source that is read then, from its start when the query began. It has the same columns, of
-        the same types. If it has changes or upserts, `old` may have plain rows, which are inserted.
-    cut
-        Boundary, if both sources have some of the same rows: a column and a value, as in
-        ``("offset", 1200)``, or a condition such as ``pc.field("ts") < moment`` of
-        ``pyarrow.compute``. Rows of `old` are read if the column is less than the value (if the
-        condition is true), rows of `new` if it is not, or null. `old` must have all rows before the
-        cut when the query begins. ``None``: all rows of both.
-
-    Raises
-    ------
-    InvalidFlowError
-        If the columns, kinds or options of the sources differ, or `cut` does not fit the columns.
-
-    Examples
-    --------
-    >>> history = gw.sources.memory("id long", [(1,), (2,), (3,)], name="history")
-    >>> live = gw.sources.memory("id long", [(3,), (4,)], name="live")
-    >>> flow = gw.Flow("ids")
-    >>> ids = flow.source("ids", gw.sources.sequence(history, live, cut=("id", 3)))
-    >>> flow.sink("ids", ids, gw.sinks.noop())
-    >>> gw.testing.run(flow).rows("ids")["id"].to_pylist()
-    [1, 2, 3, 4]
-    """
-    return SequenceSource(old, new, cut)

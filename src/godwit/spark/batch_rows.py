@@ -1,4 +1,4 @@
-"""Source rows of a run's batches: Godwit's own sources by their positions, DataFrames by Spark's log.
+"""Source rows of a run's batches: Godwit's own sources by positions, DataFrames by Spark's log.
 
 Of Godwit's own sources (`BatchRows`), splits travel with the orders of an epoch, so no RDD holds
 them and the JVM knows nothing new.  A task is made for each; where there are many more than cores,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from godwit.api.stand_in import stream
     from godwit.connect.sink_contract import check_sink
     from godwit.connect.source_contract import check_source
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
     from godwit.testing.flows import Run, cluster, run
     from godwit.testing.functions import Processed, process
 
@@ -53,7 +53,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             "godwit.api.stand_in": ("stream",),
             "godwit.connect.sink_contract": ("check_sink",),
             "godwit.connect.source_contract": ("check_source",),
-            "godwit.spark.platform.local_cluster": ("LocalCluster",),
+            "godwit.ops.local_cluster": ("LocalCluster",),
             "godwit.testing.flows": ("Run", "cluster", "run"),
             "godwit.testing.functions": ("Processed", "process"),
         },

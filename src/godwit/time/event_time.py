@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.operators.hot_keys.grid import Spreads
+    from godwit.operators.hot_keys import Spreads
     from godwit.operators.slots import Slots
 
 _SAMPLE: Final = 0xF  # one hash in sixteen

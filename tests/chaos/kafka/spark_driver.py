@@ -23,7 +23,7 @@ from tests.chaos.kafka.flow import NUM_KEY_GROUPS, die_at, kafka_flow
 from tests.chaos.programs.driver import die, session
 
 import godwit as gw
-from godwit.spark.platform.local_cluster import LocalCluster, arguments_of, children_of
+from godwit.ops.local_cluster import LocalCluster, arguments_of, children_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,8 +32,8 @@ from godwit.columns.hashing import hash_keys
 from godwit.engine import cluster as cluster_port
 from godwit.model.events import KeyGroupsWarmed
 from godwit.model.key_groups import key_groups_of
+from godwit.ops.local_cluster import LocalCluster
 from godwit.spark.platform.executors import live_executors
-from godwit.spark.platform.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from tests.chaos.flow import chaos_flow
 import godwit as gw
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outputs import StagedOutput
-from godwit.spark.platform.local_cluster import FRUGAL
+from godwit.ops.local_cluster import FRUGAL
 from godwit.spark.resident.lanes import ResidentLanes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos.flow import epochs_of, is_alive
 from tests.chaos.programs.cluster import Scenario, until
 
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 
 def paused(scenario: Scenario) -> None:

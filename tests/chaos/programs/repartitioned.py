@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
 COLUMNS = "area string, user int, number long"
 AREAS, USERS, NUM_KEY_GROUPS = 5, 8, 16

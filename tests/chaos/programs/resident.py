@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from godwit.spark.platform.local_cluster import LocalCluster
+    from godwit.ops.local_cluster import LocalCluster
 
 
 def play_contract(cluster: LocalCluster, spark: SparkSession, directory: Path, name: str) -> None:

@@ -15,8 +15,8 @@ from tests.chaos.programs import resident
 from tests.chaos.programs.cluster import until
 from tests.chaos.programs.repartitioned import Play
 
+from godwit.ops.local_cluster import LocalCluster
 from godwit.spark.platform.executors import live_executors
-from godwit.spark.platform.local_cluster import LocalCluster
 from godwit.spark.resident.lanes import ResidentLanes
 
 

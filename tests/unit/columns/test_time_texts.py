@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.rounds import rounds
 
-from godwit.columns.time_texts import parse_times
+from godwit.connect.formats.time_texts import parse_times
 
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 EPOCH = dt.date(1970, 1, 1)

@@ -34,8 +34,8 @@ from godwit.model.errors import (
     MigrationError,
 )
 from godwit.model.key_groups import KeyWork, OperatorWork
-from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
-from godwit.operators.hot_keys.orders import SpreadKeyOver, parts_for, place_parts
+from godwit.operators.hot_key_orders import SpreadKeyOver, parts_for, place_parts
+from godwit.operators.hot_keys import WHOLE, key_group_of_part
 from godwit.runtime.hot_keys import QueryHotKeys
 from godwit.runtime.run import QueryRun
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.engine.policies import Proposal
-    from godwit.operators.hot_keys.orders import SpreadOrders
+    from godwit.operators.hot_key_orders import SpreadOrders
     from godwit.plan.compiled import CompiledFlow
 
 S = 1_000_000

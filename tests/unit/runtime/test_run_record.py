@@ -10,11 +10,11 @@ from tests.support.journal_story import assignment
 
 import godwit as gw
 from godwit.engine.policies import FlowEpoch
+from godwit.engine.run_record import RunRecorder
 from godwit.migration.outcome import EpochOutcome, LoadSummary
 from godwit.migration.state import ComponentView
 from godwit.ops.heat import moved_placement
 from godwit.ops.run_state import RunState, reduced
-from godwit.runtime.run_record import RunRecorder
 
 
 @pytest.fixture

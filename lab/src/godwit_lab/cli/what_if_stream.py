@@ -1,6 +1,6 @@
 """A measured stream, as a checkpoint's journal tells it: what `godwit what-if` plays again.
 
-The journal has loads of key groups and figures of epochs (`godwit.runtime.run_record`), measured
+The journal has loads of key groups and figures of epochs (`godwit.engine.run_record`), measured
 latencies, and decisions with their expected and measured effect.  From these come the numbers
 of a simulated flow:
 
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from godwit.checkpoint.journal import read_tail
+from godwit.engine.run_record import STREAM, EpochColumns, StreamSummary
 from godwit.migration.outcome import LoadSummary
 from godwit.model.errors import CheckpointError, InvalidControlError
 from godwit.model.key_groups import KeyGroupLoad
 from godwit.model.latency import LatencyHistogram
-from godwit.runtime.run_record import STREAM, EpochColumns, StreamSummary
 from godwit_lab.simulator import CostModel, MeasuredKeyGroups, SimulatedComponent, UpstreamFeed
 
 if TYPE_CHECKING:

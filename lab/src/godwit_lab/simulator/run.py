@@ -19,12 +19,12 @@ from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop
 from godwit.engine.policies import CommittedEpoch, Topology, placement_change
 from godwit.engine.row_limit import RowLimit
+from godwit.engine.run_record import STREAM, StreamRecorder
 from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.on_demand import OnDemand
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
-from godwit.runtime.run_record import STREAM, StreamRecorder
 from godwit_lab.simulator.cluster import Executors
 from godwit_lab.simulator.flow import SimulatedFlow
 from godwit_lab.simulator.history import Delays, EpochRecord, History

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from godwit.engine.policies import Topology
+from godwit.engine.run_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
 from godwit.model.assignment import even_assignment
-from godwit.runtime.run_record import STREAM, EpochColumns, StreamRecorder, StreamSummary
 from godwit_lab.simulator import (
     Keys,
     Machine,

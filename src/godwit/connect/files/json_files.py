@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from godwit.columns.nested import has_leaf, leaves_of, with_leaves
-from godwit.columns.time_texts import has_offset
 from godwit.columns.types import is_instant, is_list
 from godwit.connect.files.text_formats import (
     EXACT_DOUBLES,
@@ -39,6 +38,7 @@ from godwit.connect.formats.text_values import (
     has_small_numbers,
     has_whole_negative_zeros,
 )
+from godwit.connect.formats.time_texts import has_offset
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.columns.time_texts import in_calendar
 from godwit.connect.files.file_formats import BadLine, FileFormat, FileRange
 from godwit.connect.files.magic_numbers import (
     NUM_FIRST_BYTES,
@@ -28,6 +27,7 @@ from godwit.connect.files.magic_numbers import (
     check_is_text,
     codec_of,
 )
+from godwit.connect.formats.time_texts import in_calendar
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:

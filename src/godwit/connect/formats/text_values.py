@@ -34,8 +34,8 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.columns.nested import convert_leaves
-from godwit.columns.time_texts import parse_times
 from godwit.columns.types import is_binary, is_list, is_temporal, is_text
+from godwit.connect.formats.time_texts import parse_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -67,7 +67,7 @@ from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup, key_group_mask
 from godwit.model.log_lines import log_context
 from godwit.operators.broadcast import BroadcastTable
-from godwit.operators.hot_keys.grid import work_by_time
+from godwit.operators.hot_keys import work_by_time
 from godwit.operators.operator import OperatorInput
 from godwit.plan.grouping import keeps_keys
 from godwit.store.changes import StateRows

@@ -43,7 +43,7 @@ from godwit.library.joins.sides import (
 )
 from godwit.library.windows.operator import PANE
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.hot_keys.grid import PART, measure_work
+from godwit.operators.hot_keys import PART, measure_work
 from godwit.operators.initial import (
     check_no_nulls,
     numbers_in_runs,

@@ -36,7 +36,7 @@ from godwit.library.joins.sides import (
     without_null,
 )
 from godwit.library.windows.operator import number_rows
-from godwit.operators.hot_keys.grid import EvenSpread
+from godwit.operators.hot_keys import EvenSpread
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.store.changes import EntryRange
 from godwit.time.grid import BEGINNING, PaneGrid, TimeWindow, is_past

@@ -22,7 +22,7 @@ from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.library.windows.operator import PANE, EventTimeOperator
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.hot_keys.grid import PART, hash_undivided
+from godwit.operators.hot_keys import PART, hash_undivided
 from godwit.operators.ordering import expand_ranges
 from godwit.store.columns import StateSchema
 from godwit.time.event_time import RowTime
@@ -31,7 +31,7 @@ from godwit.time.grid import is_past
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.operators.hot_keys.grid import EvenSpread, Spreads
+    from godwit.operators.hot_keys import EvenSpread, Spreads
     from godwit.plan.nodes import How
     from godwit.time.event_time import Arrivals, EpochTime
     from godwit.time.grid import PaneGrid

@@ -21,7 +21,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.text import counted
 from godwit.ops.arguments import bounded, save_picture
 from godwit.ops.console import tell
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     with (
         contextlib.nullcontext() if args.local else _cluster_for(args.workers, work_dir) as cluster
     ):
-        from godwit.spark.platform.local_cluster import undisturbed  # noqa: PLC0415
+        from godwit.ops.local_cluster import undisturbed  # noqa: PLC0415
 
         with undisturbed():  # Ctrl-C in an import may leave Python's lock on imports held
             from godwit.ops.demo import show, story  # noqa: PLC0415  slow to import

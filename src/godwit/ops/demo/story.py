@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from godwit.api.streams import Stream
     from godwit.model.assignment import Assignment
     from godwit.ops.demo.show import Show
+    from godwit.ops.local_cluster import LocalCluster
     from godwit.runtime.query import Query
     from godwit.sources import Source
-    from godwit.spark.platform.local_cluster import LocalCluster
 
 PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
 _IDLE_S = 2.0

@@ -28,7 +28,7 @@ from godwit.columns.hashing import canonical_keys, hash_keys, hash_placed
 from godwit.columns.types import visible_names
 from godwit.model.errors import EpochCollectedError
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.hot_keys.grid import PART
+from godwit.operators.hot_keys import PART
 from godwit.ops.asked_keys import AskedKeys, is_among, one_batch
 from godwit.ops.query_state import EPOCH
 from godwit.ops.state_view import view_of

@@ -15,7 +15,7 @@ from godwit.columns.hashing import hash_keys
 from godwit.library.joins.sides import LEFT, RIGHT
 from godwit.model.errors import InvalidPlanError
 from godwit.model.key_groups import KeyWork, OperatorWork, key_groups_of
-from godwit.operators.hot_keys.grid import (
+from godwit.operators.hot_keys import (
     WHOLE,
     EvenSpread,
     Spreads,

@@ -9,8 +9,8 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import Grid
-from godwit.operators.hot_keys.grid import WHOLE, Spreads
-from godwit.operators.hot_keys.orders import SpreadOrders
+from godwit.operators.hot_key_orders import SpreadOrders
+from godwit.operators.hot_keys import WHOLE, Spreads
 from godwit.time.grid import BEGINNING
 
 S = 1_000_000

@@ -35,7 +35,7 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.key_groups import KeyGroupLoad, KeyWork, OperatorWork
-from godwit.operators.hot_keys.grid import WHOLE, Spreads, hash_undivided, work_by_time
+from godwit.operators.hot_keys import WHOLE, Spreads, hash_undivided, work_by_time
 from godwit.ops.verification import verify
 from godwit.plan.grouping import regrouped
 from godwit.time.event_time import EpochTime

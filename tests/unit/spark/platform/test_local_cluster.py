@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from godwit.model.errors import ClusterError
-from godwit.spark.platform.local_cluster import (
+from godwit.ops.local_cluster import (
     LocalCluster,
     arguments_of,
     undisturbed,

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from godwit.spark.platform.local_cluster import children_of
+from godwit.ops.local_cluster import children_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import godwit as gw
-from godwit.spark.platform.local_cluster import LocalCluster
+from godwit.ops.local_cluster import LocalCluster
 from godwit_lab.cli.reproduce.figure import (
     Chart,
     FigureResult,

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.signed import CHANGE, UNCHANGED
 from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
 from godwit.model.naming import listing, type_name
 from godwit.sources.source import Lag, Source, Split, Unreadable
 
@@ -30,8 +31,47 @@ _OLD, _NEW = 0, 1
 _FILLED: Final = {CHANGE.name: 1, UNCHANGED.name: None}  # no scalars, which load pandas
 
 
+@user_call
+def sequence(
+    old: Source, new: Source, *, cut: tuple[str, Any] | pc.Expression | None = None
+) -> Source:
+    """Read history from one source, then live rows from another, as one source.
+
+    Parameters
+    ----------
+    old
+        Source that is read first, up to the end that it has when a new query begins; rows that it
+        gets later are not read.
+    new
+        Source that is read then, from its start when the query began. It has the same columns, of
+        the same types. If it has changes or upserts, `old` may have plain rows, which are inserted.
+    cut
+        Boundary, if both sources have some of the same rows: a column and a value, as in
+        ``("offset", 1200)``, or a condition such as ``pc.field("ts") < moment`` of
+        ``pyarrow.compute``. Rows of `old` are read if the column is less than the value (if the
+        condition is true), rows of `new` if it is not, or null. `old` must have all rows before the
+        cut when the query begins. ``None``: all rows of both.
+
+    Raises
+    ------
+    InvalidFlowError
+        If the columns, kinds or options of the sources differ, or `cut` does not fit the columns.
+
+    Examples
+    --------
+    >>> history = gw.sources.memory("id long", [(1,), (2,), (3,)], name="history")
+    >>> live = gw.sources.memory("id long", [(3,), (4,)], name="live")
+    >>> flow = gw.Flow("ids")
+    >>> ids = flow.source("ids", gw.sources.sequence(history, live, cut=("id", 3)))
+    >>> flow.sink("ids", ids, gw.sinks.noop())
+    >>> gw.testing.run(flow).rows("ids")["id"].to_pylist()
+    [1, 2, 3, 4]
+    """
+    return SequenceSource(old, new, cut)
+
+
 class SequenceSource(Source):
-    """Rows of one source up to its end, then those of another (see `godwit.sources.sequence`)."""
+    """Rows of one source up to its end, then those of another (see `godwit.connect.sequence`)."""
 
     def __init__(self, old: Source, new: Source, cut: object) -> None:
         for name, source in (("old", old), ("new", new)):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from godwit.model import events
-from godwit.operators.hot_keys.grid import WHOLE, key_group_of_part
+from godwit.operators.hot_keys import WHOLE, key_group_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import Grid
     from godwit.model.assignment import Assignment
-    from godwit.operators.hot_keys.grid import Spreads
+    from godwit.operators.hot_keys import Spreads
     from godwit.operators.operator import KeyedOperator
 
 _CANDIDATES: Final = 64
