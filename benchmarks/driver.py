@@ -39,7 +39,7 @@ from godwit.engine.outcomes import build_commit_record, build_outcome, progress_
 from godwit.engine.settings import Lanes
 from godwit.library import aggregates as gw
 from godwit.library.compute import ComputeOperator
-from godwit.local.run import run_lanes, ship_rows
+from godwit.local import run_lanes, ship_rows
 from godwit.migration import messages
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.strategy import Policy

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from godwit.engine.lane.lane import run_lane
-from godwit.local.run import ship_rows
+from godwit.local import ship_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ from godwit.checkpoint import partial_copies
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.migration import LossPolicy, Policy, Strategy
 from godwit.migration.messages import MigrationRequested
 

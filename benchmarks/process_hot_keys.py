@@ -28,8 +28,7 @@ from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun
-from godwit.local.sources import lane_inputs
+from godwit.local import LocalRun, lane_inputs
 from godwit.operators.declared import ValueState
 from godwit.operators.hot_key_orders import parts_for
 from godwit.operators.hot_keys import WHOLE, hash_undivided

@@ -25,7 +25,7 @@ from benchmarks.options import read_options
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
 from godwit.checkpoint.records import Grid
-from godwit.local.sources import lane_inputs
+from godwit.local import lane_inputs
 from godwit.operators.hot_key_orders import parts_for
 from godwit.operators.hot_keys import WHOLE, hash_undivided
 

@@ -24,7 +24,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.engine.event_time import event_times_of
-from godwit.local.sources import lane_inputs
+from godwit.local import lane_inputs
 from godwit.migration import Strategy
 from godwit.model.errors import InvalidPlanError, MigrationError
 

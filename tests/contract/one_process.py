@@ -16,8 +16,7 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import plan_regrouping
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
-from godwit.local.sources import lane_inputs
+from godwit.local import LocalRun, lane_inputs, staged_rows
 from godwit.migration import Bounds, Strategy
 from godwit.migration.messages import LanesRequested, MigrationRequested
 from godwit.migration.regrouping import Regrouping
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.event_time import EventTimes
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
-    from godwit.local.run import LocalRows
+    from godwit.local import LocalRows
     from godwit.migration.coordinator import Coordinator, Warmed
     from godwit.migration.messages import EndMigration, PeerCopies, StartWarming
     from godwit.migration.outcome import EpochOutcome

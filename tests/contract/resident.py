@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 from tests.contract.one_process import OneProcess, _Run
 from tests.support.lane_tasks import slots
 
-from godwit.local.run import run_lanes, ship_rows
+from godwit.local import run_lanes, ship_rows
 from godwit.spark.resident.lanes import ResidentLanes
 from godwit.spark.stages import pickling
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
-    from godwit.local.run import LocalRows
+    from godwit.local import LocalRows
 
 __all__ = ["Processes", "Resident"]
 

@@ -25,11 +25,11 @@ from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import lease_owner
 from godwit.checkpoint.records import FlowIdentity
 from godwit.checkpoint.repair import plan_log_repair
-from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.storage import LocalStorage
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
 from godwit.ops.verification import plan_record_repair, verify
+from godwit.plan.staging import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import godwit
 from godwit.cli.main import main
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

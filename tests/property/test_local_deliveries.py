@@ -26,7 +26,7 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
+from godwit.local import LocalRun, staged_rows
 from godwit.model.errors import UserFunctionError
 from godwit.plan.staging import Rejections
 

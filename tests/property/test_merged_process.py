@@ -39,8 +39,7 @@ from godwit.checkpoint.records import BatchRef, Grid
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
-from godwit.local.sources import lane_inputs
+from godwit.local import LocalRun, lane_inputs, staged_rows
 from godwit.migration import Bounds, Policy, Strategy
 from godwit.migration.messages import MigrationRequested
 from godwit.model.assignment import Assignment

@@ -12,7 +12,7 @@ import pytest
 import godwit as gw
 from godwit.engine.cluster import ROWS_HERE
 from godwit.spark.stages import stages
-from godwit.spark.stages.exchange import STORED
+from godwit.spark.stages.local_parcels import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.checkpoint.edits import commit_edit
+from godwit.checkpoint.epochs import commit_edit
 from godwit.control.planners.placing import PlacingCosts
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError, MigrationError
 from godwit.spark.resident.lanes import ResidentLanes

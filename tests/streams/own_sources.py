@@ -25,7 +25,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 import godwit as gw
-from godwit.sources.generated import GeneratedSource
+from godwit.sources.simple_sources import GeneratedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from godwit.checkpoint.ownership import Relation
-    from godwit.checkpoint.staged_output import WrittenFile
-    from godwit.plan.staging import Rejections
+    from godwit.plan.staging import Rejections, WrittenFile
 
 SCHEMA = pa.schema([("plane", pa.string()), ("total", pa.int64())])
 

@@ -18,7 +18,7 @@ from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.lane.lane_flow import LaneInput
 from godwit.engine.loop import EpochLoop
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
+from godwit.local import LocalRun, staged_rows
 from godwit.migration.coordinator import Coordinator
 from godwit.migration.copies import Copies
 from godwit.migration.state import ComponentView

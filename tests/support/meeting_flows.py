@@ -11,7 +11,7 @@ from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TIME, TimedRun
 
 from godwit.api.flow import LogicalFlow
-from godwit.local.sources import lane_inputs
+from godwit.local import lane_inputs
 from godwit.model.key_groups import key_groups_of
 from godwit.operators.hot_keys import hash_undivided, key_group_of_part
 

@@ -13,7 +13,7 @@ from tests.support.manual_run import ManualRun
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.framing import encode_record
-from godwit.local.sources import lane_inputs
+from godwit.local import lane_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.migration.coordinator import Coordinator
 from godwit.model.errors import (
     CheckpointInUseError,
@@ -455,7 +455,7 @@ def test_what_does_not_exist_is_named_with_what_does() -> None:
 def test_a_run_that_does_not_come_to_rest_says_what_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("godwit.local.run._PATIENCE", 2)
+    monkeypatch.setattr("godwit.local._PATIENCE", 2)
     monkeypatch.setattr(LocalRun, "is_due", True)
     with pytest.raises(MigrationError, match="after 2 epochs without input windows, timers or"):
         gw.testing.run(market(), {"orders": [order("A", 1.0)]})

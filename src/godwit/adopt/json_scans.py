@@ -24,7 +24,7 @@ from godwit.adopt.read_texts import (
     decimal_of,
     timestamp_of,
 )
-from godwit.columns.nested import has_leaf
+from godwit.columns.arrays import has_leaf
 from godwit.connect.files.json_files import JsonFormat, lines_of, type_in_json
 from godwit.connect.formats.message_formats import json_decoder
 from godwit.connect.formats.text_values import has_names_of_numbers, has_small_numbers

@@ -17,7 +17,7 @@ from pyspark.sql import types as spark
 
 from godwit.adopt.java_objects import buckets_for, hashed, java_text, unpickled_items
 from godwit.adopt.spark_rows import fitting
-from godwit.columns.nested import convert_leaves, with_leaves
+from godwit.columns.arrays import convert_leaves, with_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -27,7 +27,7 @@ from godwit.adopt.pickled_functions import broadcasts_of
 from godwit.adopt.pickled_values import arguments_of, check_argument, check_result, results_of
 from godwit.adopt.plan import children_of, kind_of, output_of, to_list, type_of
 from godwit.adopt.worker_functions import PickledFunction, can_call, worker_function
-from godwit.columns.nested import convert_leaves
+from godwit.columns.arrays import convert_leaves
 from godwit.columns.types import is_binary, is_text
 from godwit.library.aggregates.expressions import Rows
 from godwit.spark.platform.pyspark_versions import arrow_schema_of

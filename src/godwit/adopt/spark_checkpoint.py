@@ -38,9 +38,8 @@ from godwit.library.compute import ComputeOperator
 from godwit.model.errors import CheckpointError, UnsupportedQueryError
 from godwit.model.naming import listing
 from godwit.operators.operator import STATE
-from godwit.spark.initial_rows import rows_of_dataframe
 from godwit.spark.stages.source_plans import streams_in
-from godwit.spark.stages.source_rows import feed_frames, feeds_of
+from godwit.spark.stages.source_rows import feed_frames, feeds_of, rows_of_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,8 @@ type becomes null, text takes anything, and a decimal is rounded to its scale.  
 them, so that a processor reads back exactly what it would under Spark.
 
 A row is stored as a record with a field for each column, by name, in Spark's internal form: days
-and microseconds are integers.  So state evolves by the rules of records (`godwit.values.changes`),
-and equal rows have equal bytes.
+and microseconds are integers.  So state evolves by the rules of records
+(`godwit.library.states.type_changes`), and equal rows have equal bytes.
 """
 
 from __future__ import annotations

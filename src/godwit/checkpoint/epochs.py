@@ -1,4 +1,4 @@
-"""Named epochs, and starts from an earlier epoch.
+"""Epochs of a stopped checkpoint: named ones, starts from an earlier one, and edits of state.
 
 *A kept epoch* has a record ``kept/<name>.rec``; the files that it needs are not collected until it
 is released.  It is named while it is retained: its record is written, and afterwards the epoch must
@@ -14,6 +14,11 @@ epoch has been written again; after it, no record of an epoch that was taken bac
 it is from: one that a former run was just committing is overwritten.  The rest (records set aside,
 Spark's log put back) is done again by the next start, if a process died amid it.  A target that has
 a later epoch differs from the new history, and is rolled back, or refused, as `on_divergence` says.
+
+*Edits.*  A stopped checkpoint gets an epoch without input, with the given segments and snapshots
+(`commit_edit`).  Only the last record has the rows that wait in loops, so the record of such an
+epoch repeats them.  The output of the last epoch is not repeated: a sink without it would never get
+it, so such an epoch is refused until the journal, or the user, confirms its delivery.
 """
 
 from __future__ import annotations
@@ -24,8 +29,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import msgspec
 from msgspec.structs import replace
 
+from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.framing import encode_record, load_record, numbers_in
 from godwit.checkpoint.journal import JournalReader
@@ -34,11 +41,13 @@ from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
     EDITS,
+    FED_BACK,
     IDENTITY,
     MANIFESTS,
     EditRecord,
     KeptEpoch,
     Origin,
+    SegmentRef,
     commit_path,
     edit_path,
     is_kept,
@@ -50,7 +59,16 @@ from godwit.model.errors import CheckpointError, EpochCollectedError, GodwitErro
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
-    from godwit.checkpoint.records import CommitRecord, FlowIdentity
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from godwit.checkpoint.records import (
+        BatchRef,
+        CommitRecord,
+        FlowIdentity,
+        OutputRef,
+        SnapshotRef,
+    )
     from godwit.checkpoint.storage import CheckpointStorage
 
 
@@ -350,3 +368,102 @@ def _finish_rollback(log: CommitLog) -> None:
         if edit.epoch > latest:
             steps.append(RepairStep(path=edit_path(number), problem=problem, action="set aside"))
     execute_repair(storage, steps)
+
+
+def commit_edit(
+    log: CommitLog,
+    latest: CommitRecord,
+    before: BatchRef | None,
+    *,
+    segments: Iterable[SegmentRef] = (),
+    snapshots: Iterable[SnapshotRef] = (),
+    # operator → key groups whose waiting rows are taken out of the wait buffer
+    consumed: Mapping[str, list[int]] | None = None,
+    delivered: bool,
+    **fields: Any,
+) -> None:
+    """Commit an epoch without input that has the given segments and snapshots.
+
+    `before`: last committed batch, from which sources continue. `delivered`: see `remove_key`.
+    `fields`: other fields of the record, which are as in the last one otherwise. Raises
+    `CheckpointError` if sinks may lack the last epoch.
+    """
+    with_rows = {ref.sink for ref in latest.outputs if ref.rows}
+    # Its record has no rows for a sink, which is not the whole result of any.
+    sinks = {
+        name: msgspec.structs.replace(sink, complete=False)
+        if sink.complete
+        else msgspec.structs.replace(
+            sink, before=latest.epoch if name in with_rows else sink.before
+        )
+        for name, sink in latest.sinks.items()
+    }
+    check_delivered(log, latest, delivered=delivered)
+    log.commit(
+        msgspec.structs.replace(
+            latest,
+            epoch=latest.epoch + 1,
+            batch=None,
+            before=before,
+            segments=tuple(segments),
+            snapshots=tuple(snapshots),
+            outputs=_repeat_loop_rows(log, latest),
+            consumed=dict(consumed or {}),
+            sinks=sinks,
+            **fields,
+        )
+    )
+
+
+def check_delivered(log: CommitLog, latest: CommitRecord, *, delivered: bool) -> None:
+    """Raise `CheckpointError` if sinks may lack the epoch `latest`; `delivered`: they do not."""
+    lacking = [] if delivered else undelivered_sinks(log)
+    if lacking:
+        raise CheckpointError(
+            f"Epoch {latest.epoch}, the last one, has rows for "
+            f"{', '.join(map(repr, lacking))}, and nothing says that they were "
+            "delivered. This change is an epoch of its own, and only the last epoch is delivered "
+            "at a start.",
+            remedy="Start the query once, which delivers them. Then, or if you see them at the "
+            "target already, say so: --delivered.",
+        )
+
+
+def undelivered_sinks(log: CommitLog) -> list[str]:
+    """Return the sinks to which the last epoch's rows may not have been delivered yet.
+
+    They would never get these rows if another epoch were committed now. Sinks of whole results are
+    left out, since their next rows replace these.
+    """
+    latest = log.latest
+    if latest is None:
+        return []
+    with_rows = {ref.sink for ref in latest.outputs if ref.rows} & {*latest.sinks}
+    changed_only = sorted(name for name in with_rows if not latest.sinks[name].complete)
+    return [] if not changed_only or _was_delivered(log, latest) else changed_only
+
+
+def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
+    """Return true if the journal shows that the epoch `latest` was delivered to all sinks.
+
+    Only entries of the run that committed it count: a journal outlives epochs that a repair takes
+    back.
+    """
+    entries = JournalReader(log.storage).entries_of_run(latest.run_id)
+    values = (entry.get("event") for entry in entries)
+    events = (event for event in values if isinstance(event, dict))
+    return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in events)
+
+
+def _repeat_loop_rows(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
+    """Copy the rows that feedback loops have yet to process into the next epoch's output."""
+    refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
+    if not refs:
+        return ()
+    with BlockWriter(log.storage, epoch=latest.epoch + 1, name="loops") as writer:
+        for ref in refs:
+            writer.add(read_block(log.storage, ref.block))
+        blocks = writer.close()
+    return tuple(
+        msgspec.structs.replace(ref, block=block) for ref, block in zip(refs, blocks, strict=True)
+    )

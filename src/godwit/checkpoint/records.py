@@ -250,7 +250,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     flow: Number  # the flow version it was written under
     lane: Number  # number of the place, one lane task of its epoch, that wrote it
     rows: Size  # number of rows
-    block: BlockRef  # the rows as Arrow IPC, or those of `godwit.checkpoint.staged_output`
+    block: BlockRef  # the rows as Arrow IPC, or those of `godwit.plan.staging`
     # ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
     # target, and the block describes the files
     kind: Literal["rows", "files"] = "rows"

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from godwit.columns.arrays import mask_of, numpy_type, values_of
-from godwit.columns.nested import has_leaf
+from godwit.columns.arrays import has_leaf, mask_of, numpy_type, values_of
 from godwit.columns.row_cursors import Cursors, columns_read
 from godwit.columns.types import is_instant, is_list, visible_names
 from godwit.model.naming import did_you_mean, listing

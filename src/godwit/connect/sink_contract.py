@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from godwit.checkpoint.ownership import Relation
-    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.columns.signed import Kind
-    from godwit.plan.staging import Rejections
+    from godwit.plan.staging import Rejections, WrittenFile
 
     Row: TypeAlias = tuple[Any, ...]
     Line: TypeAlias = tuple[str, int]  # of a file

@@ -28,12 +28,11 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import SinkRecord
-from godwit.checkpoint.staged_output import DivertedRows, decode_files
 from godwit.engine.lane.files import accepted_rows, rejected_rows, rejected_rows_error
 from godwit.model.errors import GodwitError, SinkError
 from godwit.model.naming import type_name
 from godwit.plan.compiled import is_whole_result
-from godwit.plan.staging import REJECTED, Rejections, StagedSink
+from godwit.plan.staging import REJECTED, DivertedRows, Rejections, StagedSink, decode_files
 from godwit.sinks.carried_files import CarriedFiles, read_former_target
 from godwit.sinks.continuity import Position, continue_delivery, divergence_choice
 from godwit.sinks.file_systems import destination_of
@@ -46,10 +45,9 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import BlockRef, CommitRecord, OutputRef
-    from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.plan.compiled import CompiledFlow, SinkOutput
-    from godwit.plan.staging import RowCheck
+    from godwit.plan.staging import RowCheck, WrittenFile, WrittenFiles
     from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink, Views
 

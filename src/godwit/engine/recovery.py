@@ -12,7 +12,7 @@ import numpy as np
 
 from godwit.checkpoint import partial_copies
 from godwit.checkpoint.commit_log import CommitLog, check_identity, other_key_groups
-from godwit.checkpoint.edits import undelivered_sinks
+from godwit.checkpoint.epochs import undelivered_sinks
 from godwit.checkpoint.evolution import FlowChanges, apply_edits, compare_flows
 from godwit.checkpoint.records import (
     IDENTITY,

@@ -46,7 +46,6 @@ import pyarrow.compute as pc
 
 from godwit.api.checks import check_partition_by
 from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_batch, read_segment
-from godwit.checkpoint.edits import check_delivered, commit_edit
 from godwit.checkpoint.entries import (
     BatchCache,
     EntryLayout,
@@ -56,6 +55,7 @@ from godwit.checkpoint.entries import (
     pack_entries,
     read_chain,
 )
+from godwit.checkpoint.epochs import check_delivered, commit_edit
 from godwit.checkpoint.records import BROADCAST, SegmentRef, SnapshotRef
 from godwit.columns.hashing import hash_placed
 from godwit.engine.initial_state import EntrySpool, by_key_group, slices_of

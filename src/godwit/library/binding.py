@@ -34,7 +34,6 @@ from godwit.model.naming import check_column_names, listing
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.declared import ttl_us_of
 from godwit.operators.window_specs import Hopping, Session, grid_of
-from godwit.plan.changes import table_keys
 from godwit.plan.compilation import checked_column, keys_first, keys_of
 from godwit.plan.compiled import SourceInput
 from godwit.plan.event_times import check_event_time, event_time_of, time_columns
@@ -51,6 +50,7 @@ from godwit.plan.nodes import (
     branches_of,
     kind_of,
     sources_of,
+    table_keys,
     tables_of,
 )
 from godwit.store.columns import can_be_state

@@ -38,6 +38,7 @@ from godwit.library.calls import (
     without_misfits,
 )
 from godwit.library.emitted import emitted_batch, emitted_or_undone
+from godwit.library.states.type_changes import blank_columns, upgrade_between
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
 from godwit.operators.failed_calls import FailedCalls
@@ -55,7 +56,6 @@ from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.time.event_time import Due
 from godwit.time.grid import END
-from godwit.values.changes import blank_columns, upgrade_between
 from godwit.values.checks import UnencodableError, unreadable_remedy
 from godwit.values.codec import (
     State,

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import rows_of
-from godwit.checkpoint.edits import commit_edit
 from godwit.checkpoint.entries import BatchCache, in_utc, pack_entries
+from godwit.checkpoint.epochs import commit_edit
 from godwit.checkpoint.evolution import apply_edits
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.records import (

@@ -14,11 +14,11 @@ import pyarrow.fs as pafs
 
 from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.staged_output import decode_files
 from godwit.connect.files.parquet_directory import ParquetDirectory
 from godwit.model import plugins
 from godwit.model.errors import GodwitError
 from godwit.ops.verification import Finding
+from godwit.plan.staging import decode_files
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.continuity import Position, divergence_of
 

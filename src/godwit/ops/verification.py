@@ -67,9 +67,9 @@ from godwit.checkpoint.records import (
     plan_path,
 )
 from godwit.checkpoint.repair import RepairStep
-from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import CheckpointError, GodwitError
 from godwit.model.key_groups import key_groups_of
+from godwit.plan.staging import decode_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

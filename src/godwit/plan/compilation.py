@@ -23,7 +23,6 @@ from godwit.model.naming import (
 )
 from godwit.operators.failed_calls import FAILED
 from godwit.operators.hot_keys import PART
-from godwit.plan.changes import check_kinds, check_sign, table_keys
 from godwit.plan.compiled import (
     CompiledFlow,
     Component,
@@ -50,10 +49,13 @@ from godwit.plan.nodes import (
     StreamNode,
     WindowedNode,
     branches_of,
+    check_kinds,
+    check_sign,
     kind_of,
     levels_of,
     sources_of,
     streams_read_by,
+    table_keys,
     tables_of,
 )
 from godwit.plan.staging import REJECTED

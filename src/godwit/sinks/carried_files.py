@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 
 from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.records import CARRIED
-from godwit.checkpoint.staged_output import decode_files
 from godwit.model.errors import SinkError
 from godwit.model.secrets import HIDDEN
+from godwit.plan.staging import decode_files
 from godwit.sinks.file_systems import exists, open_file_system
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.checkpoint.records import OutputRef
-    from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.plan.staging import WrittenFile, WrittenFiles
 
 _LENGTH: Final = 32
 

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.checkpoint.ownership import HistoryPoint, Relation
-    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.columns.signed import Kind
-    from godwit.plan.staging import LaneWriter, Rejections, RowCheck
+    from godwit.plan.staging import LaneWriter, Rejections, RowCheck, WrittenFile
     from godwit.time.durations import Duration
 
 

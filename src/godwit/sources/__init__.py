@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING
 
 from godwit.model import plugins
 from godwit.model.frames import user_call
-from godwit.sources.generated import RateSource
-from godwit.sources.memory import MemorySource
+from godwit.sources.simple_sources import MemorySource, RateSource
 from godwit.sources.source import Lag, Position, Source, Split, Unreadable
 
 if TYPE_CHECKING:

@@ -31,8 +31,14 @@ from godwit.columns.types import to_schema
 from godwit.engine.initial_state import initial_state_of
 from godwit.engine.outputs import check_columns_of_sinks, try_sink
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
-from godwit.local.sources import check_loops, check_sources, lane_inputs, split_into_epochs
+from godwit.local import (
+    LocalRun,
+    check_loops,
+    check_sources,
+    lane_inputs,
+    split_into_epochs,
+    staged_rows,
+)
 from godwit.model import events, plugins
 from godwit.model.errors import (
     InvalidFlowError,

@@ -21,7 +21,7 @@ from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.migration import Bounds, Strategy
 from godwit.migration.messages import MigrationRequested
 from godwit.migration.placement import with_newcomers

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.plan.staging import WrittenFile
 
 __all__ = ["NUM_KEY_GROUPS", "die_at", "kafka_flow"]
 

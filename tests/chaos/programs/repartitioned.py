@@ -17,7 +17,7 @@ from tests.chaos.programs.cluster import until
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
-from godwit.checkpoint.edits import commit_edit
+from godwit.checkpoint.epochs import commit_edit
 from godwit.spark.platform.executors import live_executors
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, decode_files, encode_files
 from godwit.model.errors import CorruptCheckpointError
+from godwit.plan.staging import WrittenFile, WrittenFiles, decode_files, encode_files
 
 FILE = WrittenFile(path="a", delivered="b", rows=1, size_bytes=1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from godwit.columns.nested import convert_leaves, with_leaves
+from godwit.columns.arrays import convert_leaves, with_leaves
 
 
 def drawn_type(drawn: random.Random, depth: int = 0) -> pa.DataType:

@@ -21,7 +21,7 @@ import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.model import plugins
 from godwit.model.errors import SinkError, SourceError
 from godwit.ops.targets import check_targets

@@ -20,7 +20,7 @@ from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef, CommitRecord
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.engine.outputs import staged_sinks
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.model.errors import (
     CheckpointMismatchError,
     CorruptCheckpointError,

@@ -16,7 +16,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.control.opening import Opener
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.model import events, plugins
 from godwit.model.errors import PluginError
 from godwit.runtime.entry_points import opener_of

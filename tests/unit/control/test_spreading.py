@@ -21,8 +21,7 @@ from godwit.control.policy import ManualOverrides, PolicyLoop
 from godwit.control.spreading import SpreadHotKeys, spreading_of
 from godwit.engine.policies import FlowEpoch
 from godwit.engine.settings import Lanes
-from godwit.local.run import LocalRun, staged_rows
-from godwit.local.sources import lane_inputs
+from godwit.local import LocalRun, lane_inputs, staged_rows
 from godwit.migration.outcome import EpochOutcome
 from godwit.migration.state import ComponentView
 from godwit.model import events

@@ -6,8 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import godwit as gw
+from godwit import local as local_run
 from godwit.engine.lane.lane import run_lane
-from godwit.local import run as local_run
 from godwit.model import events
 
 if TYPE_CHECKING:

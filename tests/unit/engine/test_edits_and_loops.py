@@ -11,7 +11,7 @@ from tests.support.loop_flows import countdown_flow, counted_down, counts_in
 import godwit as gw
 from godwit.checkpoint.blocks import BlockWriter, read_block
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import undelivered_sinks
+from godwit.checkpoint.epochs import undelivered_sinks
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import SinkRecord
 from godwit.checkpoint.storage import CheckpointStorage

@@ -14,7 +14,7 @@ from tests.support.number_source import Numbers
 
 import godwit as gw
 from godwit.engine.latency import SourceLatency, latency_entry, latency_figures
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 from godwit.model.events import EpochCommitted
 from godwit.model.latency import LatencyHistogram
 

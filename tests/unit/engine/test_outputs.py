@@ -15,12 +15,18 @@ from tests.support.epoch_rows import SCHEMA, Committed
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.records import BlockRef, CommitRecord, FlowIdentity, OutputRef, SinkRecord
-from godwit.checkpoint.staged_output import DivertedRows, WrittenFile, WrittenFiles, encode_files
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.model.errors import SinkError
 from godwit.plan.compiled import SinkOutput
-from godwit.plan.staging import REJECTED, Rejections
+from godwit.plan.staging import (
+    REJECTED,
+    DivertedRows,
+    Rejections,
+    WrittenFile,
+    WrittenFiles,
+    encode_files,
+)
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.sink import Sink
 

@@ -16,7 +16,7 @@ from godwit.checkpoint.chains import choose_snapshots
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.engine import instructions
 from godwit.engine.loop import EpochLoop, Stopwatch
-from godwit.local.run import LocalRun
+from godwit.local import LocalRun
 
 if TYPE_CHECKING:
     from godwit.migration.outcome import EpochOutcome

@@ -12,11 +12,11 @@ from tests.unit.spark.test_restored_backups import Delta, Parquet, run
 from godwit.checkpoint.blocks import BlockWriter
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef, SinkRecord
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_files
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
 from godwit.model.errors import GodwitError
 from godwit.ops.targets import check_targets
+from godwit.plan.staging import WrittenFile, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from pathlib import Path

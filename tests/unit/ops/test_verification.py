@@ -21,9 +21,9 @@ from godwit.checkpoint.records import (
     commit_path,
     manifest_path,
 )
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles, encode_files
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.ops.verification import verify
+from godwit.plan.staging import WrittenFile, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import godwit as gw
-from godwit.sources.generated import RateSource
+from godwit.sources.simple_sources import RateSource
 
 START = "2024-05-01T08:00:00Z"
 START_US = int(dt.datetime.fromisoformat(START).timestamp() * 1e6)

@@ -10,7 +10,7 @@ import pytest
 from godwit.model.errors import CheckpointError, EpochFailedError, SinkError
 from godwit.model.secrets import Secrets
 from godwit.runtime.failures import epoch_failed, short_message
-from godwit.spark.failures import error_for_spark, without_credentials
+from godwit.spark.start import error_for_spark, without_credentials
 
 LOST = "most recent failure: Lost task 0.0 in stage 87.0 (TID 130) (localhost executor driver): "
 CRASHED = (

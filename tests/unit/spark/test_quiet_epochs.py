@@ -14,9 +14,9 @@ from godwit.model.errors import CheckpointInUseError, UserFunctionError
 from godwit.runtime.threads import EpochGate
 from godwit.spark import micro_batch_query
 from godwit.spark.batch_rows import SparkStream
-from godwit.spark.failures import comes_of_cancelled_jobs
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs
 from godwit.spark.micro_batch_query import MicroBatchQuery
+from godwit.spark.start import comes_of_cancelled_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

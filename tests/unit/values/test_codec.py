@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from godwit.library.states.type_changes import read_plain
 from godwit.model.errors import InvalidFlowError, StateEncodingError
-from godwit.values.changes import read_plain
 from godwit.values.checks import TypeChecker, UnencodableError, is_same
 from godwit.values.codec import (
     Codec,

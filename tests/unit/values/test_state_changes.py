@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from godwit.library.states.type_changes import PythonStateUpgrade, changes_between, read_plain
 from godwit.model.errors import StateEncodingError, UserFunctionError
-from godwit.values.changes import PythonStateUpgrade, changes_between, read_plain
 from godwit.values.codec import MsgpackCodec, make_codec
 
 

@@ -6,7 +6,7 @@ that there were before it. Half of all bids go to hot auctions, three quarters c
 bidders, three quarters of all auctions are sold by hot sellers. The proportions are those of the
 generator of Apache Beam (https://beam.apache.org/documentation/sdks/java/testing/nexmark/), after
 Tucker et al., "NEXMark - A Benchmark for Queries over Data Streams", 2002. Values are drawn by
-counter (`godwit.sources.generated`), so they are not, number by number, those of Beam.
+counter (`godwit.sources.simple_sources`), so they are not, number by number, those of Beam.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, is_one_of, listing
-from godwit.sources.generated import GeneratedSource, draw, event_times_of, fractions
+from godwit.sources.simple_sources import GeneratedSource, draw, event_times_of, fractions
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -111,9 +111,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from godwit.checkpoint.ownership import HistoryPoint
-    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.connect.delta.table import TargetProblem
-    from godwit.plan.staging import LaneWriter, RowCheck
+    from godwit.plan.staging import LaneWriter, RowCheck, WrittenFile
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Maintenance, Sink, SinkContext
 
 _UNRIVALLED_ATTEMPTS: Final = 3  # of a commit that fails without a commit of another writer

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.columns.nested import has_leaf
+from godwit.columns.arrays import has_leaf
 from godwit.connect.files.magic_numbers import NUM_FIRST_BYTES, name_of_format
 from godwit.connect.files.parquet_times import times_of, true_schema
 

@@ -14,8 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.columns.nested import convert_leaves, has_leaf, with_leaves
+from godwit.columns.arrays import (
+    column_of,
+    convert_leaves,
+    has_leaf,
+    mask_of,
+    values_of,
+    with_leaves,
+)
 from godwit.columns.types import is_binary, is_list, is_text
 from godwit.model.errors import SourceError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from godwit.columns.nested import has_leaf, leaves_of, with_leaves
+from godwit.columns.arrays import has_leaf, leaves_of, with_leaves
 from godwit.columns.types import is_instant, is_list
 from godwit.connect.files.text_formats import (
     EXACT_DOUBLES,

@@ -34,10 +34,10 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.checkpoint.staged_output import WrittenFile
 from godwit.columns.types import is_text
 from godwit.connect.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 from godwit.model.errors import SinkError
+from godwit.plan.staging import WrittenFile
 from godwit.sinks.rows import split_batch
 
 if TYPE_CHECKING:

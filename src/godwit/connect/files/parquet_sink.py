@@ -97,8 +97,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from godwit.checkpoint.ownership import HistoryPoint
-    from godwit.checkpoint.staged_output import WrittenFile
-    from godwit.plan.staging import LaneWriter, RowCheck
+    from godwit.plan.staging import LaneWriter, RowCheck, WrittenFile
     from godwit.sinks.sink import CommittedEpochs, EpochOutput, Sink, SinkContext
     from godwit.time.durations import Duration
 

@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.columns.nested import convert_leaves, has_leaf, with_leaves
+from godwit.columns.arrays import (
+    column_of,
+    convert_leaves,
+    has_leaf,
+    mask_of,
+    values_of,
+    with_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

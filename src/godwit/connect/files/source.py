@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from godwit.columns.nested import has_leaf
+from godwit.columns.arrays import has_leaf
 from godwit.columns.types import plain_schema, to_schema
 from godwit.connect.files.directory import (
     Directory,

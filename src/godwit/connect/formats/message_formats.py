@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, Type
 import msgspec
 import pyarrow as pa
 
-from godwit.columns.nested import has_leaf, with_leaves
+from godwit.columns.arrays import has_leaf, with_leaves
 from godwit.columns.types import is_binary, is_temporal, is_text
 from godwit.connect.formats.text_values import (
     TextsNeededError,

@@ -32,8 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from godwit.columns.arrays import column_of, mask_of, values_of
-from godwit.columns.nested import convert_leaves
+from godwit.columns.arrays import column_of, convert_leaves, mask_of, values_of
 from godwit.columns.types import is_binary, is_list, is_temporal, is_text
 from godwit.connect.formats.time_texts import parse_times
 

@@ -20,11 +20,10 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.entries import in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
-from godwit.checkpoint.staged_output import WrittenFiles, encode_files
 from godwit.columns.arrays import min_of
 from godwit.columns.failures import ascii_text, json_rows, naming
 from godwit.model.errors import SinkError
-from godwit.plan.staging import REJECTED
+from godwit.plan.staging import REJECTED, WrittenFiles, encode_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

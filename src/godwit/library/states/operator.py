@@ -38,6 +38,7 @@ from godwit.library.process import (
 from godwit.library.states.lists import stored_list
 from godwit.library.states.maps import StoredMap
 from godwit.library.states.stored import LaneKeys
+from godwit.library.states.type_changes import blank_columns
 from godwit.library.states.values import StoredValue
 from godwit.operators.declared import (
     TIMERS,
@@ -62,7 +63,6 @@ from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.timers import NO_TIMERS
 from godwit.store.changes import EntryRange, StateRows
 from godwit.store.columns import StateSchema
-from godwit.values.changes import blank_columns
 from godwit.values.codec import make_codec, make_state
 
 if TYPE_CHECKING:

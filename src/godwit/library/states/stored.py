@@ -22,12 +22,12 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import StateDescription, check_compatible, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import Columns, KeysOfRows
+from godwit.library.states.type_changes import upgrade_between
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.store.changes import StateRows
 from godwit.store.columns import StateSchema
 from godwit.time.grid import END
-from godwit.values.changes import upgrade_between
 from godwit.values.checks import UnencodableError, unreadable_remedy
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from godwit.engine.lane.executor import current_executor
 from godwit.engine.lane.lane import run_lane
 from godwit.spark.resident.channel import ChannelError, connect
-from godwit.spark.stages.exchange import remove_earlier
+from godwit.spark.stages.local_parcels import remove_earlier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

@@ -10,6 +10,9 @@ its maps may refer to DataFrames; executors get its inputs.
 Rows come as Arrow batches, straight from the plan that makes them.  Where few are expected, Spark's
 plan alone runs on the executors, under a limit, and the driver does what the source side does: all
 rows of a micro-batch go this way, or, if there is a single one more, none.
+
+A batch DataFrame, the rows of an initial state, comes to the driver partition by partition, in
+bounded memory (`rows_of_dataframe`).
 """
 
 from __future__ import annotations
@@ -25,17 +28,20 @@ from pyspark.sql import functions as sf
 
 from godwit.engine.cluster import BYTES_HERE
 from godwit.engine.lane.lane_flow import source_feeds
+from godwit.model.errors import InvalidInputError
 from godwit.plan.maps import map_dataframe
 from godwit.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
 from godwit.spark.stages.exchange import fetch, jvm_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
 
+    from godwit.engine.initial_state import InitialRows
     from godwit.engine.lane.lane_flow import Feed, LaneInput
     from godwit.plan.compiled import CompiledFlow
+
 
 _FEED = "__godwit_feed"
 
@@ -217,3 +223,54 @@ def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
     if execution is None or execution.currentBatchId() != epoch:
         return None
     return execution.executedPlan()
+
+
+_BYTES = 4 << 20
+
+
+def rows_of_dataframe(value: Any) -> InitialRows | None:
+    """Return the rows of a batch DataFrame; ``None`` for values of other types.
+
+    Raises `InvalidInputError` for a streaming DataFrame.
+    """
+    from godwit.engine.initial_state import InitialRows  # noqa: PLC0415  only the driver needs it
+
+    if not (type(value).__module__.startswith("pyspark.") and hasattr(value, "mapInArrow")):
+        return None
+    if value.isStreaming:
+        raise InvalidInputError(
+            "The initial state is a streaming DataFrame.",
+            remedy="Give a batch DataFrame, such as one from spark.read.",
+        )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        """Yield the rows as they arrive from the executors, two partitions at a time."""
+        packed = value.mapInArrow(_packed, "rows binary")
+        for row in packed.toLocalIterator(prefetchPartitions=True):
+            with pa.ipc.open_stream(row[0]) as stream:
+                yield from stream
+
+    return InitialRows(schema=arrow_schema(value), batches=batches)
+
+
+def _packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield record batches as Arrow streams of a few megabytes, each in one binary value."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _BYTES:
+            yield _stream_of(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _stream_of(waiting)
+
+
+def _stream_of(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return one row with record batches as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["rows"])

@@ -33,13 +33,11 @@ from godwit.spark.stages.exchange import (
     exchange,
     fetch,
     on_executors,
-    open_stored,
     python_rdd,
-    remove_earlier,
     run_at_lanes,
     run_beside,
-    store_local,
 )
+from godwit.spark.stages.local_parcels import open_stored, remove_earlier, store_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,9 +13,9 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, EpochRows, context
 
 import godwit as gw
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.connect.delta import sink as delta_sink
 from godwit.model.errors import SinkError
+from godwit.plan.staging import WrittenFile, WrittenFiles
 from godwit.sinks.carried_files import read_former_target
 
 if TYPE_CHECKING:

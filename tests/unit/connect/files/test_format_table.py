@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
-from godwit.columns.nested import convert_leaves, with_leaves
+from godwit.columns.arrays import convert_leaves, with_leaves
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 

@@ -19,9 +19,9 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context
 from tests.support.file_systems import FaultyHandler
 
 import godwit as gw
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.connect.files import parquet_directory, parquet_files, parquet_sink
 from godwit.model.errors import SinkError
+from godwit.plan.staging import WrittenFile, WrittenFiles
 from godwit.sinks.carried_files import read_former_target
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import pytest
 from tests.support.epoch_rows import EpochRows, context
 
 from godwit import sinks
-from godwit.checkpoint.staged_output import WrittenFiles
 from godwit.connect.files.parquet_sink import ParquetLaneWriter
 from godwit.model.errors import SinkError
+from godwit.plan.staging import WrittenFiles
 from godwit.sinks.carried_files import read_former_target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.plan.staging import WrittenFile
     from godwit.sinks.sink import Sink, SinkContext
 
 ZONES = ["Etc/UTC", "Europe/Berlin", "+05:30"]

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.engine.lane.files import rejected_rows, stage_output
 from godwit.model.errors import SinkError
-from godwit.plan.staging import REJECTED, Rejections, StagedSink
+from godwit.plan.staging import REJECTED, Rejections, StagedSink, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
     from godwit.engine.lane.files import LaneFiles

@@ -12,12 +12,12 @@ import pytest
 from tests.support.number_source import Numbers
 
 import godwit as gw
+from godwit import local as local_run
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.lane_flow import columns_read, source_feeds
 from godwit.engine.lane.source_side import MappedRows, read_split
 from godwit.engine.lane.wire import split_by_level
-from godwit.local import run as local_run
-from godwit.local.run import Boxes, add_splits, run_lanes
+from godwit.local import Boxes, add_splits, run_lanes
 from godwit.model.errors import SourceError
 from godwit.plan.maps import bind_map
 from godwit.sources.source import Split

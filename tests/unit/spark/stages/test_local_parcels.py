@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from godwit.engine.lane.wire import split_by_level
-from godwit.spark.stages import exchange
-from godwit.spark.stages.exchange import (
+from godwit.spark.stages import local_parcels
+from godwit.spark.stages.local_parcels import (
     STORED,
     open_stored,
     remove_earlier,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import Place
 
 HERE, THERE = "1", "2"
-LARGE = bytes([0, 3]) + b"r" * exchange._MIN_BYTES
+LARGE = bytes([0, 3]) + b"r" * local_parcels._MIN_BYTES
 SMALL = bytes([0, 3]) + b"few"
 
 
@@ -38,7 +38,7 @@ class Instruction:
 
 @pytest.fixture(autouse=True)
 def _on_the_first_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "current_executor", lambda _expected: HERE)
+    monkeypatch.setattr(local_parcels, "current_executor", lambda _expected: HERE)
 
 
 def sent(instruction: Instruction, *blobs: tuple[int, bytes]) -> list[tuple[int, bytes]]:
@@ -70,7 +70,7 @@ def test_an_epoch_without_large_payloads_removes_files_too(tmp_path: Path) -> No
 def test_executors_of_local_mode_share_a_disk(tmp_path: Path) -> None:
     places = tuple((f"local-{i}", 0) for i in range(2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "current_executor", lambda expected: expected)
+        patch.setattr(local_parcels, "current_executor", lambda expected: expected)
         told = Instruction(local_dir=str(tmp_path), places=places)
         assert [blob[0] for _, blob in sent(told, (0, LARGE), (1, LARGE))] == [STORED, STORED]
 
@@ -98,5 +98,5 @@ def test_payloads_are_sent_where_there_is_no_room_for_a_file(tmp_path: Path) -> 
     (tmp_path / "no directory").write_text("")
     told = Instruction(local_dir=str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "_directory", lambda *_: tmp_path / "no directory")
+        patch.setattr(local_parcels, "_directory", lambda *_: tmp_path / "no directory")
         assert sent(told, (0, LARGE)) == [(0, LARGE)]

@@ -1,1 +1,0 @@
-"""A cluster in this process: real lanes, stores and checkpoints, no JVM."""
