@@ -16,7 +16,6 @@ ROOT = Path(godwit.__file__).parent
 ANNOTATED = [
     {"api.flow", "api.streams"},
     {"migration.coordinator", "migration.protocol", "migration.regrouping"},
-    {"operators.broadcast", "operators.operator"},
 ]
 
 

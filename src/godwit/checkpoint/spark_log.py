@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,7 +31,6 @@ from godwit.model.errors import CheckpointError, CheckpointMismatchError, Corrup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
 
 SPARK: Final = "spark"
@@ -426,110 +424,3 @@ def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
 def _write_layout(storage: CheckpointStorage, layout: OffsetLayout) -> None:
     """Write the layout of Spark's offsets to the checkpoint."""
     storage.write_atomic(OFFSETS, encode_record(layout))
-
-
-_ATTEMPTS: Final = 20
-
-
-def copy_spark_log(
-    source: CheckpointStorage,
-    target: CheckpointStorage,
-    batches: Iterable[BatchRef],
-    last: BatchRef | None,
-    spark_id: str | None,
-) -> dict[str, int]:
-    """Copy Spark's log as of the last committed micro-batch; return path → bytes copied.
-
-    Copied are the entries of the micro-batch and the one before it, which Spark reads at a start,
-    and the logs of the sources. A later micro-batch, already planned, is planned again by the copy.
-    Spark may delete entries older than a hundred micro-batches, and compact the sources' logs,
-    meanwhile. So offsets are taken from the commit records if these have them.
-
-    `batches`: of the retained epochs. `spark_id`: another id for the copy's query; ``None`` keeps
-    it.
-    """
-    copied: dict[str, int] = {}
-
-    def write(path: str, data: bytes) -> None:
-        """Write a file of the copy, and count its bytes."""
-        target.create_exclusive(path, data)
-        copied[path] = len(data)
-
-    if last is not None:
-        layout = load_layout(source)
-        if layout is not None:
-            write(OFFSETS, encode_record(msgspec.structs.replace(layout, pending={})))
-        recorded = {batch.number: batch for batch in (last, *batches)}
-        offsets = b""
-        # Spark resumes from the last entry, and reads the one before it as well.
-        for number in range(max(last.number - 1, 0), last.number + 1):
-            offsets = _offset_entry(source, number, recorded.get(number), layout)
-            write(f"{SPARK}/offsets/{number}", offsets)
-            commit_entry = read_entry(source, f"commits/{number}")
-            if commit_entry is not None:  # otherwise Spark offers it again, and it is known
-                write(f"{SPARK}/commits/{number}", commit_entry)
-        lines = offsets_in(offsets)
-        source_of_line = range(len(lines)) if layout is None else layout.lines
-        interval = DEFAULT_INTERVAL if layout is None else layout.interval
-        ends = dict(zip(source_of_line, map(log_offset, lines), strict=False))
-        for number in source_numbers(source, len(ends)):
-            end = ends.get(number) if layout is not None or len(ends) == 1 else None
-            for path, data in _read_source_log(source, number, end, interval).items():
-                write(path, data)
-    metadata = read_entry(source, "metadata")
-    if metadata is not None:
-        renamed_metadata = None if spark_id is None else json.dumps({"id": spark_id}).encode()
-        write(f"{SPARK}/metadata", metadata if renamed_metadata is None else renamed_metadata)
-    return copied
-
-
-def _offset_entry(
-    source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
-) -> bytes:
-    """Return the offset-log entry of micro-batch `number` for a layout; raise if it is missing."""
-    if batch is not None and batch.offsets:
-        if layout is None:
-            return batch.offsets
-        lines = batch.lines or lines_of(batch.offsets, layout)
-        converted = None if lines is None else reorder_offsets(batch.offsets, lines, layout.lines)
-        if converted is not None:
-            return converted
-    entry = None if layout is None else layout.pending.get(number)
-    entry = read_entry(source, f"offsets/{number}") if entry is None else entry
-    if entry is None:
-        raise _incomplete_copy(source, f"{SPARK}/offsets/{number}")
-    return entry
-
-
-def _read_source_log(
-    source: CheckpointStorage, number: int, end: int | None, interval: int
-) -> dict[str, bytes]:
-    """Return path → content of the log of Spark's source `number`, up to entry `end`.
-
-    Works while Spark compacts the log. `end`: ``None``: none is needed. `interval`: see
-    `files_read`.
-    """
-    files: dict[str, bytes] = {}
-    for _ in range(_ATTEMPTS):
-        for path in source.list(f"{SPARK}/sources/{number}"):
-            # Neither checksums of Hadoop's local file system nor unfinished files.
-            if path not in files and not path.rpartition("/")[2].startswith((".", "_")):
-                with suppress(CorruptCheckpointError):  # merged, and cleared away
-                    files[path] = source.read(path).to_pybytes()
-        names = {path.rpartition("/")[2] for path in files}
-        needed_names = [] if end is None else files_read(names, end, interval)
-        missing_names = [name for name in needed_names if name not in names]
-        if not missing_names:
-            return files
-    raise _incomplete_copy(source, f"{SPARK}/sources/{number}/{missing_names[0]}")
-
-
-def _incomplete_copy(source: CheckpointStorage, path: str) -> CheckpointError:
-    """Return the error that a file of Spark's log disappeared while it was copied."""
-    return CheckpointError(
-        f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",
-        remedy="Remove the incomplete copy and copy again. If it fails while no query runs, "
-        "`godwit checkpoint repair` shows if the file can be restored.",
-        uri=source.uri,
-        file=path,
-    )

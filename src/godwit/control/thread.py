@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from godwit.checkpoint.journal import read_last
 from godwit.control.loop import Controller
 from godwit.control.memory import ControllerMemory
+from godwit.control.pending_files import PendingFiles
 from godwit.engine.policies import topology_of
 from godwit.model import events
-from godwit.runtime.source_figures import PendingFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,6 +12,7 @@ from godwit.columns.types import KEY_OF_ALL
 from godwit.library.aggregates import first, last
 from godwit.library.aggregates.conditions import computed
 from godwit.library.batch import BatchProcess
+from godwit.library.broadcast import BroadcastOperator
 from godwit.library.compute import ComputeOperator
 from godwit.library.compute_changes import ComputeChanges
 from godwit.library.duplicates import DropDuplicates, DropDuplicatesWithin
@@ -31,7 +32,7 @@ from godwit.library.windows.rows import RowWindowsOperator
 from godwit.library.windows.sessions import SessionCompute
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, listing
-from godwit.operators.broadcast import Broadcast, BroadcastOperator
+from godwit.operators.broadcast import Broadcast
 from godwit.operators.declared import ttl_us_of
 from godwit.operators.window_specs import Hopping, Session, grid_of
 from godwit.plan.compilation import checked_column, keys_first, keys_of

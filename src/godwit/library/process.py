@@ -38,18 +38,12 @@ from godwit.library.calls import (
     without_misfits,
 )
 from godwit.library.emitted import emitted_batch, emitted_or_undone
+from godwit.library.initial_states import encoded_states, expiries_in, function_states, timers_in
 from godwit.library.states.type_changes import blank_columns, upgrade_between
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
 from godwit.operators.failed_calls import FailedCalls
-from godwit.operators.initial import (
-    encoded_states,
-    expiries_in,
-    function_states,
-    stored_columns,
-    timers_in,
-    with_keys,
-)
+from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.timers import NO_TIMERS
 from godwit.store.changes import EntryRange

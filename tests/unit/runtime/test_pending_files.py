@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.control.test_thread import batch_of_files
 
-from godwit.runtime.source_figures import PendingFiles
+from godwit.control.pending_files import PendingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,6 +27,13 @@ from godwit.library.calls import (
     without_misfits,
 )
 from godwit.library.emitted import emitted_or_undone
+from godwit.library.initial_states import (
+    encoded_states,
+    expiries_in,
+    expiries_of_elements,
+    function_states,
+    timers_in,
+)
 from godwit.library.process import (
     DueColumn,
     caller_for,
@@ -50,15 +57,7 @@ from godwit.operators.declared import (
     ttl_us_of,
 )
 from godwit.operators.failed_calls import FailedCalls
-from godwit.operators.initial import (
-    encoded_states,
-    expiries_in,
-    expiries_of_elements,
-    function_states,
-    stored_columns,
-    timers_in,
-    with_keys,
-)
+from godwit.operators.initial import stored_columns, with_keys
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.timers import NO_TIMERS
 from godwit.store.changes import EntryRange, StateRows
