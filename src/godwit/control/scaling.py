@@ -1,7 +1,7 @@
 r"""Scaling models: how many executors there should be.
 
 A model (`ScalingModel`) is a pure function of the situation, as the plan would leave it; it may say
-anything at any time.  `godwit.control.resizing` follows it at a pace that the stream can afford.
+anything at any time.  `godwit.control.pace` follows it at a pace that the stream can afford.
 
 The latency of rows by the number of executors is `godwit.control.latency_model`.
 

@@ -13,7 +13,7 @@ from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.latency_model import predicted_latency_s
-from godwit.control.resizing import Pace, ScalingStep
+from godwit.control.pace import Pace, ScalingStep
 from godwit.control.scaling import (
     WantedExecutors,
     at_rate,
