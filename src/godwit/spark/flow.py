@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in
-from godwit.engine.outputs import check_columns_of_sinks
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
@@ -28,7 +27,7 @@ from godwit.runtime.settings import (
     Trigger,
     checked_trigger,
 )
-from godwit.sinks.places import check_places
+from godwit.sinks.checks import check_columns_of_sinks, check_places
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -29,7 +29,7 @@ from godwit.runtime.query import Query, end_terminated, is_running
 from godwit.runtime.settings import interval_s
 from godwit.runtime.source_loop import SourceLoop
 from godwit.runtime.threads import EpochGate
-from godwit.sinks.places import check_places
+from godwit.sinks.checks import check_places
 from godwit.spark.batch_rows import BatchRows, is_stopped, quick_local_logs, wait_for_sources
 from godwit.spark.micro_batch_epochs import MicroBatchEpochs, MicroBatchRows
 from godwit.spark.micro_batch_query import MicroBatchQuery

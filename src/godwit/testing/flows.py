@@ -29,7 +29,6 @@ from godwit.columns.signed import table_after
 from godwit.columns.tables import micros, table_of
 from godwit.columns.types import to_schema
 from godwit.engine.initial_state import initial_state_of
-from godwit.engine.outputs import check_columns_of_sinks, try_sink
 from godwit.engine.settings import Lanes
 from godwit.local import (
     LocalRun,
@@ -49,7 +48,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import NoSuchCallError, did_you_mean, listing, type_name
 from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
-from godwit.sinks.places import check_places
+from godwit.sinks.checks import check_columns_of_sinks, check_places, try_sink
 from godwit.sinks.rows import last_of_each_key
 from godwit.time.durations import microseconds
 

@@ -20,8 +20,8 @@ from tests.support.rounds import rounds
 
 import godwit as gw
 from godwit.columns.signed import CHANGE
-from godwit.engine.outputs import context_of
 from godwit.model.errors import SinkError
+from godwit.sinks.checks import context_of
 from godwit.sinks.rows import rows_to_write
 
 if TYPE_CHECKING:

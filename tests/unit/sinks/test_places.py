@@ -17,8 +17,8 @@ from godwit.model.errors import (
     SourceError,
 )
 from godwit.model.locations import spelled_location
-from godwit.sinks import places
-from godwit.sinks.places import check_places
+from godwit.sinks import checks
+from godwit.sinks.checks import check_places
 from godwit.spark.stages.source_plans import FilesOfStream
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def test_names_that_differ_by_case_where_the_file_system_ignores_it(
 ) -> None:
     flow = compiled(gw.sinks.parquet(place / "Out"), gw.sinks.parquet(place / "oUT/x"))
     check_places(flow)
-    monkeypatch.setattr(places, "_ignores_case", lambda _: True)
+    monkeypatch.setattr(checks, "_ignores_case", lambda _: True)
     with pytest.raises(InvalidFlowError, match="inside"):
         check_places(flow)
 

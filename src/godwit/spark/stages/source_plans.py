@@ -322,7 +322,7 @@ def offset_layout(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesOfStream:
-    """Directory that a file stream of Spark reads (see `godwit.sinks.places.ReadDirectory`)."""
+    """Directory that a file stream of Spark reads (see `godwit.sinks.checks.ReadDirectory`)."""
 
     location: str
     pattern: str  # of names of files
