@@ -108,6 +108,23 @@ def test_a_query_over_dataframes_drains_what_they_have_and_own_sources_too(
     assert {row["k"]: row["total"] for row in last_totals(sink)} == {"a": 11, "b": 1100}
 
 
+def test_a_drain_begins_where_a_first_micro_batch_was_cut_short(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k string, v long")
+    sink = gw.sinks.memory()
+    query = totals(inbox, sink).start(
+        checkpoint=tmp_path / "ck", trigger={"processingTime": "1 hour"}
+    )
+    with query:
+        left = tmp_path / "ck/spark/offsets/.0.00000000-0000-0000-0000-000000000000.tmp"
+        left.write_text("torn")
+        inbox.put([("a", 1)])
+        status, text = request(tmp_path / "ck", "drain")
+        assert status == DONE, text
+    assert last_totals(sink) == [{"k": "a", "total": 1}]
+
+
 @pytest.mark.parametrize("of_spark", [False, True])
 def test_a_stop_lets_the_running_epoch_end_and_overrides_a_drain(
     spark: SparkSession, tmp_path: Path, *, of_spark: bool

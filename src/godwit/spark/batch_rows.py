@@ -308,7 +308,7 @@ def write_query_id(storage: CheckpointStorage, query_id: str) -> None:
 
 
 def remove_leftovers(storage: CheckpointStorage) -> None:
-    """Delete temporary files that a crash left in the directories of Spark's log.
+    """Delete temporary files that a crash or a stop left in the directories of Spark's log.
 
     Spark does not begin its first micro-batch in a directory that has any file in it.
     """

@@ -21,7 +21,7 @@ from godwit.runtime.lifecycle import EpochDriver
 from godwit.runtime.settings import is_bounded, is_once
 from godwit.runtime.source_loop import ReadPace, Waiters
 from godwit.runtime.threads import GateClosedError
-from godwit.spark.batch_rows import SparkStream
+from godwit.spark.batch_rows import SparkStream, remove_leftovers
 from godwit.spark.platform.sessions import session_stopped
 from godwit.spark.progress import add_source_figures, rows_held_back, source_lag
 
@@ -217,6 +217,7 @@ class MicroBatchQuery(EpochDriver):
             if self._gate.closed:
                 raise GateClosedError
         self.spark_query.stop()
+        remove_leftovers(self._run.log.storage)  # of a first micro-batch that was cut short
         self._gate.open_again()
         self._ask(positions.fix_ends, ends)
         self.spark_query = self._start_bounded()
