@@ -33,12 +33,13 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.checkpoint.entries import BatchCache
+from godwit.checkpoint.fetched_keys import FetchedKeys
 from godwit.checkpoint.stored_chains import StoredChains
 from godwit.checkpoint.stored_index import PreparedIndex, VerifiedBlocks
 from godwit.model.errors import CorruptCheckpointError, EpochFailedError
 from godwit.model.key_groups import key_group_mask, key_groups_of
 from godwit.store.changes import Changes
-from godwit.store.index import HashSet, distinct
+from godwit.store.index import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -453,7 +454,7 @@ class _Known:
     def __init__(self, storage: CheckpointStorage, num_key_groups: int, cache_bytes: int) -> None:
         self.blocks = BatchCache(storage, max_bytes=cache_bytes, counts_mapped=False)
         self.pace_s = math.inf  # seconds that completing a key group took last
-        self.fetched = HashSet()
+        self.fetched = FetchedKeys(num_key_groups)
         self._table_serials = np.full(num_key_groups, -1, np.int64)
         self._chains: list[StoredChains] = []
         self._chain_of = np.full(num_key_groups, -1, np.int32)  # index in `_chains`
@@ -540,12 +541,7 @@ class _Known:
     def forget_fetched(self, key_groups: Integers, serials: Integers) -> None:
         """Forget the fetched keys of key groups that have other serial numbers than before."""
         others = key_groups[self._table_serials[key_groups] != serials[key_groups]]
-        before = self._table_serials >= 0
-        if before[others].any():
-            hashes, self.fetched = self.fetched.values(), HashSet()
-            before[others] = False
-            if before.any():
-                self.fetched.add(hashes[before[key_groups_of(hashes, len(serials))]])
+        self.fetched.forget(others[self._table_serials[others] >= 0])
         self._table_serials[others] = serials[others]
 
     def remember_fetched(self, key_groups: Integers, serials: Integers, hashes: Integers) -> None:
