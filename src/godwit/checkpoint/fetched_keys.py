@@ -60,8 +60,8 @@ class FetchedKeys:
         if (search := _search.ready(len(hashes))) is not None:
             ends = np.empty(len(hashes), np.int64)
             search(self._slots, words, self._multiplier, self._home_shift, ends)
-            found = (self._slots[ends] == words) & (words != _FREE)
-            return found & (self._ages[ends] == ages)
+            is_stored = (self._slots[ends] == words) & (words != _FREE)
+            return is_stored & (self._ages[ends] == ages)
         present = np.zeros(len(hashes), np.bool_)
         open_ = np.flatnonzero(words != _FREE)
         words, ages = words[open_], ages[open_]
