@@ -60,8 +60,9 @@ class FetchedKeys:
         if (search := _search.ready(len(hashes))) is not None:
             ends = np.empty(len(hashes), np.int64)
             search(self._slots, words, self._multiplier, self._home_shift, ends)
-            is_stored = (self._slots[ends] == words) & (words != _FREE)
-            return is_stored & (self._ages[ends] == ages)
+            present: _Mask = (self._slots[ends] == words) & (words != _FREE)
+            present &= self._ages[ends] == ages
+            return present
         present = np.zeros(len(hashes), np.bool_)
         open_ = np.flatnonzero(words != _FREE)
         words, ages = words[open_], ages[open_]
