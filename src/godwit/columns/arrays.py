@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.columns.types import is_list
+from godwit.store.columns import take_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,6 +92,13 @@ def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:
 def blob_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
     """Return the bytes of all values of a string or binary column; see `boundaries_of`."""
     return np.frombuffer(array.buffers()[2] or b"", np.uint8)
+
+
+def decode_dictionary(column: pa.DictionaryArray, dtype: pa.DataType) -> pa.Array:
+    """Return the values of a dictionary column as a type."""
+    if column.null_count or column.dictionary.null_count or column.dictionary.type != dtype:
+        return column.cast(dtype)
+    return take_values(column.dictionary, values_of(column.indices).astype(np.int64))
 
 
 def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:

@@ -127,10 +127,10 @@ def any_differs(
     starts: npt.NDArray[np.int64],
 ) -> bool:
     """Return whether a value differs from the first of its group; see `Groups`."""
-    count, last = len(order), width - 8
-    if last < 0 or len(words) < count * width - 7 or starts[-1] != count:
+    count, stride, last = len(order), np.uint64(width), np.uint64(width - 8)
+    if width < 8 or len(words) < count * width - 7 or starts[-1] != count:
         return True
-    firsts, others = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE, np.int64)
+    firsts, others = np.empty(_AT_ONCE, np.uint64), np.empty(_AT_ONCE, np.uint64)
     group, pairs, differing = -1, 0, np.uint64(0)
     for position in range(count):
         # Without a branch: the next row writes again, unless this one is a pair.
@@ -139,14 +139,14 @@ def any_differs(
         row, first = order[position], order[starts[group]]
         if not (0 <= row < count and 0 <= first < count):
             return True
-        firsts[pairs], others[pairs] = first * width, row * width
+        firsts[pairs], others[pairs] = np.uint64(first) * stride, np.uint64(row) * stride
         pairs += not begins
         if pairs == _AT_ONCE or position + 1 == count:
             for pair in range(pairs):
-                place, other, offset = firsts[pair], others[pair], 0
+                place, other, offset = firsts[pair], others[pair], np.uint64(0)
                 while offset < last:
                     differing |= words[place + offset] ^ words[other + offset]
-                    offset += 8
+                    offset += np.uint64(8)
                 differing |= words[place + last] ^ words[other + last]
             if differing:
                 return True
@@ -154,7 +154,7 @@ def any_differs(
     return False
 
 
-@kernel(f"int64({_WORDS}{', int64' * 3}, int64[::1], int64[::1], uint64[::1], uint64[::1])")
+@kernel(f"int64({_WORDS}{', int64' * 3}, int64[::1], int64[::1], uint64[::1], uint32[::1])")
 def number_words(  # noqa: PLR0917  kernels take no names, and call no functions
     words: UInt64Array,  # the 8 bytes at each offset of N values, one after another
     width: int,  # of each value, at least 8
@@ -163,27 +163,32 @@ def number_words(  # noqa: PLR0917  kernels take no names, and call no functions
     numbers: npt.NDArray[np.int64],  # this and the next: shape ``(N,)``, to be written
     first_row: npt.NDArray[np.int64],
     copies: UInt64Array,  # the words of each distinct value; together: they stay in the cache
-    table: UInt64Array,  # zeros; as many as a power of two
+    table: npt.NDArray[np.uint32],  # zeros; as many as a power of two
 ) -> int:
     """Assign numbers to distinct values, as they appear, until half of the table is used.
 
     Returns the row to continue at, with a larger table; -1 if searches take too long.
     """
-    count, last, most = len(numbers), width - 8, len(table) // 2
-    each = (width + 7) // 8
-    if last < 0 or len(words) < count * width - 7 or len(first_row) != count or most < 1:
+    count, most, each = len(numbers), len(table) // 2, (width + 7) // 8
+    if width < 8 or len(words) < count * width - 7 or len(first_row) != count or most < 1:
         return -1
     if len(copies) < count * each or not 0 <= distinct <= min(row, most):
         return -1
+    # Unsigned, since Numba lets indexes below 0 count from the end.
+    stride, last, eight = np.uint64(width), np.uint64(width - 8), np.uint64(8)
+    rest = np.uint64(each - 1)  # words of a copy before the last one
     half, fold = np.uint64(32), np.uint64(29)
-    shift, mask = np.uint64(64), np.uint64(len(table) - 1)
-    while _ONE << (np.uint64(64) - shift) < np.uint64(len(table)):
-        shift -= _ONE
+    bits, mask = np.uint64(0), np.uint64(len(table) - 1)
+    while _ONE << bits < np.uint64(len(table)):
+        bits += _ONE
+    # A slot has lower bits of a mix, its tag, above the number plus 1, which has as many bits as
+    # the number of a slot; upper bits are the home.
+    shift, tags = np.uint64(64) - bits, np.uint64(2**32 - 1) & ~mask
     probes_left = 16 * count + 1024
     for known in range(distinct):
-        copy = known * each
-        mixed = copies[copy + each - 1] * _MIXING
-        for word in range(each - 1):
+        copy = np.uint64(known) * (rest + _ONE)
+        mixed = copies[copy + rest] * _MIXING
+        for word in range(rest):
             mixed = ((mixed ^ mixed >> fold) ^ copies[copy + word]) * _MIXING
         mixed = (mixed ^ mixed >> half) * _MIXING
         slot = mixed >> shift
@@ -192,59 +197,80 @@ def number_words(  # noqa: PLR0917  kernels take no names, and call no functions
             probes_left -= 1
             if probes_left < 0:
                 return -1
-        table[slot] = mixed << half | np.uint64(known + 1)
+        table[slot] = np.uint32(mixed << bits & tags | np.uint64(known + 1))
+    mixes, slots = np.empty(_AT_ONCE, np.uint64), np.empty(_AT_ONCE, np.uint64)
     while row < count:
-        start, offset = row * width, 0
-        mixed = words[start + last] * _MIXING
-        while offset < last:
-            mixed = ((mixed ^ mixed >> fold) ^ words[start + offset]) * _MIXING
-            offset += 8
-        mixed = (mixed ^ mixed >> half) * _MIXING
-        tag, slot = mixed << half, mixed >> shift
-        number: Any = -1
-        while table[slot]:  # half of a mix, and the number plus 1
-            differing = table[slot] ^ tag
-            if differing >> half == 0:
-                candidate = np.int64(differing) - 1
-                place, offset = candidate * each, 0
-                differing = copies[place + each - 1] ^ words[start + last]
-                while offset < last:
-                    differing |= copies[place] ^ words[start + offset]
-                    offset += 8
-                    place += 1
-                if differing == 0:
-                    number = candidate
-                    break
-            slot = slot + _ONE & mask
-            probes_left -= 1
-            if probes_left < 0:
-                return -1
-        if number < 0:
-            if distinct == most:
-                return row
-            number = distinct
-            table[slot] = tag | np.uint64(number + 1)
-            first_row[number] = row
-            copy, offset = number * each, 0
-            copies[copy + each - 1] = words[start + last]
+        rows = np.uint64(min(_AT_ONCE, count - row))
+        start = np.uint64(row) * stride
+        for i in range(rows):
+            mixed, offset = words[start + last] * _MIXING, np.uint64(0)
             while offset < last:
-                copies[copy] = words[start + offset]
-                offset += 8
-                copy += 1
-            distinct += 1
-        numbers[row] = number
-        row += 1
+                mixed = ((mixed ^ mixed >> fold) ^ words[start + offset]) * _MIXING
+                offset += eight
+            mixed = (mixed ^ mixed >> half) * _MIXING
+            mixes[i], slots[i] = mixed, np.uint64(table[mixed >> shift])
+            start += stride
+        # Twice: most values are in their home, where the copies are read all at once.
+        for is_search in (False, True):
+            start = np.uint64(row) * stride
+            for i in range(rows):
+                here, start = start, start + stride
+                if is_search and numbers[row + np.int64(i)] >= 0:
+                    continue
+                tag, slot = mixes[i] << bits & tags, mixes[i] >> shift
+                number, entry = np.int64(-1), slots[i]
+                while True:
+                    if is_search:
+                        entry = np.uint64(table[slot])
+                    if entry == 0:
+                        break
+                    candidate, offset = (entry ^ tag) - _ONE, np.uint64(0)
+                    if candidate < mask:
+                        copy = candidate * (rest + _ONE)
+                        differing = copies[copy + rest] ^ words[here + last]
+                        while offset < last:
+                            differing |= copies[copy] ^ words[here + offset]
+                            offset += eight
+                            copy += _ONE
+                        if differing == 0:
+                            number = np.int64(candidate)
+                            break
+                    if not is_search:
+                        break
+                    slot = slot + _ONE & mask
+                    probes_left -= 1
+                    if probes_left < 0:
+                        return -1
+                if is_search and number < 0:
+                    if distinct == most:
+                        return int(row + np.int64(i))
+                    number = np.int64(distinct)
+                    table[slot] = np.uint32(tag | np.uint64(number + 1))
+                    first_row[number] = row + np.int64(i)
+                    copy, offset = np.uint64(number) * (rest + _ONE), np.uint64(0)
+                    copies[copy + rest] = words[here + last]
+                    while offset < last:
+                        copies[copy] = words[here + offset]
+                        offset += eight
+                        copy += _ONE
+                    distinct += 1
+                numbers[row + np.int64(i)] = number
+        row += int(np.int64(rows))
     return row
 
 
-@kernel(f"boolean({_INT64S}, int64[::1], int64[::1])")
+@kernel(f"boolean({_INT64S}, int64[::1], int64[::1], boolean)")
 def count_and_place(
     numbers: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],  # shape ``(count,)``, zeros
-    order: npt.NDArray[np.int64],  # shape ``(N,)``, to be written
+    places: npt.NDArray[np.int64],  # shape ``(N,)``, to be written
+    inverted: bool,
 ) -> bool:
-    """Order positions by number, as `stable_order`; false if a number has no place in `ends`."""
-    if len(order) != len(numbers):
+    """Order positions by number, as `stable_order`, or write the place of each (`inverted`).
+
+    Returns false if a number has no place in `ends`.
+    """
+    if len(places) != len(numbers):
         return False
     for number in numbers:
         if number < 0 or number >= len(ends):
@@ -257,6 +283,10 @@ def count_and_place(
         total += size
     for position in range(len(numbers)):
         number = numbers[position]
-        order[ends[number]] = position
-        ends[number] += 1
+        place = ends[number]
+        ends[number] = place + 1
+        if inverted:
+            places[position] = place
+        else:
+            places[place] = position
     return True

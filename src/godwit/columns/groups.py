@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SAMPLE = 8192
+_STRIDE = 2_654_435_761  # between sampled rows: large, and unlike any period of the rows
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
 _LARGE_SAMPLE = 65_536
 _MANY_ROWS = 4 * _LARGE_SAMPLE
@@ -183,7 +184,7 @@ def group_repeating_rows(
     columns = [_float_bits(column) for column in keys.columns]
     if not all(_has_dictionaries(column.type) for column in columns):
         return None
-    few = _repeat_in_sample(columns)
+    few = _repeat_in_sample(columns, in_lane=hashes is not None)
     # Where hashes are known, a sort of them takes less time than a sort of cheaper ones.
     if not few and (hashes is not None or not _repeat_overall(columns, keys.num_rows)):
         return None
@@ -219,9 +220,13 @@ def _order_of_distinct(
     return _order_by_key_group_and_hash(hashes, search, num_key_groups)[0]
 
 
-def _repeat_in_sample(columns: list[pa.Array]) -> bool:
+def _repeat_in_sample(columns: list[pa.Array], *, in_lane: bool) -> bool:
     """Return whether keys repeat in a small sample, so that a hash table of them pays off."""
-    sample, shown = _number_keys([column.slice(0, _SAMPLE) for column in columns])
+    parts = [column.slice(0, _SAMPLE) for column in columns]
+    if in_lane and len(columns[0]) > _SAMPLE:  # where rows of one key are near one another
+        rows = pa.array(np.arange(_SAMPLE) * _STRIDE % len(columns[0]))
+        parts = [column.take(rows) for column in columns]
+    sample, shown = _number_keys(parts)
     return len(sample) > 0 and len(shown) < _REPEATING * len(sample) + 1
 
 
@@ -517,12 +522,21 @@ def stable_order(numbers: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]
         return np.concatenate([np.flatnonzero(numbers == number) for number in range(count)])
     if (order_all := count_and_place.ready(len(numbers))) is not None:
         order, ends = np.empty(len(numbers), np.int64), np.zeros(count, np.int64)
-        if order_all(numbers.astype(np.int64, copy=False), ends, order):
+        if order_all(numbers.astype(np.int64, copy=False), ends, order, False):
             return order
     if count <= _SORTED_BY_RADIX:
         narrow = np.uint8 if count <= 1 << 8 else np.uint16
         return np.argsort(numbers.astype(narrow), kind="stable")
     return np.argsort(numbers, kind="stable")
+
+
+def places_by_number(numbers: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64] | None:
+    """Return the place of each position in `stable_order`; ``None`` without machine code."""
+    if (place_all := count_and_place.ready(len(numbers))) is None:
+        return None
+    places, ends = np.empty(len(numbers), np.int64), np.zeros(count, np.int64)
+    fits = place_all(numbers.astype(np.int64, copy=False), ends, places, True)
+    return places if fits else None
 
 
 def _float_bits(column: pa.Array) -> pa.Array:
@@ -601,7 +615,7 @@ def _number_compiled(
     copies = np.empty(count * -(-width // 8), np.uint64)
     slots = _MIN_SLOTS
     while True:
-        table = np.zeros(slots, np.uint64)
+        table = np.zeros(slots, np.uint32)
         row = number(words, width, row, known, numbers, first_row, copies, table)
         if row < 0:
             return None

@@ -43,8 +43,12 @@ def key_group_mask(
     key_groups: Iterable[int] | npt.NDArray[np.integer], num_key_groups: int
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of shape ``(num_key_groups,)`` that is true for these key groups."""
+    if not isinstance(key_groups, np.ndarray):
+        key_groups = np.fromiter(key_groups, np.int64)
+    if len(key_groups) > num_key_groups:  # faster than to set a bit for each
+        return np.bincount(key_groups, minlength=num_key_groups) > 0
     mask = np.zeros(num_key_groups, np.bool_)
-    mask[key_groups if isinstance(key_groups, np.ndarray) else list(key_groups)] = True
+    mask[key_groups] = True
     return mask
 
 

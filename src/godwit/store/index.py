@@ -79,6 +79,11 @@ class HashIndex:
         self._mask = len(slots) - 1
         self._home_shift = _home_shift(slots)
 
+    @property
+    def slots(self) -> tuple[UInt64Array, np.uint64]:
+        """The array, and by how many bits a hash is shifted to get its home slot."""
+        return self._slots, self._home_shift
+
     def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
         """Find the first row whose key may have each hash (a candidate).
 
@@ -88,7 +93,7 @@ class HashIndex:
         """
         if (search := _search_first.ready(len(hashes))) is not None:
             rows, ends = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
-            if not search(self._slots, hashes, self._home_shift, rows, ends):
+            if not search(*self.slots, hashes, _FREE, False, rows, ends):
                 raise _full_error(self._slots)
             return rows, ends
         ends = (hashes >> self._home_shift).view(np.int64)
@@ -208,6 +213,11 @@ class SplitIndex:
     def first(self, hashes: UInt64Array) -> tuple[Rows, Rows]:
         """Find the first candidates; see `HashIndex.first`."""
         rows, ends = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+        if (search := _search_first.ready(len(hashes))) is not None:
+            for index, is_larger in ((self._larger, True), (self._smaller, False)):
+                if not search(*index.slots, hashes, self._smallest, is_larger, rows, ends):
+                    raise _full_error(index.slots[0])
+            return rows, ends
         for index, own in self._parts(hashes):
             rows[own], ends[own] = index.first(hashes[own])
         return rows, ends
@@ -256,20 +266,30 @@ _HASHES = read_only("uint64")
 _AT_ONCE = 256  # hashes whose first slots are read before any is compared: memory answers at once
 
 
-@kernel(f"boolean({_HASHES}, {_HASHES}, uint64, int64[::1], int64[::1])")
-def _search_first(
-    slots: UInt64Array, hashes: UInt64Array, home_shift: np.uint64, rows: Rows, ends: Rows
+@kernel(f"boolean({_HASHES}, uint64, {_HASHES}, uint64, boolean, int64[::1], int64[::1])")
+def _search_first(  # noqa: PLR0917  kernels take no names
+    slots: UInt64Array,
+    home_shift: np.uint64,
+    hashes: UInt64Array,
+    bound: np.uint64,
+    below: bool,
+    rows: Rows,
+    ends: Rows,
 ) -> bool:
-    """Search each hash from its home on; write `rows` and `ends` as `HashIndex.first` returns them.
+    """Search the hashes `below` a bound, or the others, each from its home on.
 
-    Returns false if no slot is free.
+    Writes `rows` and `ends` as `HashIndex.first` returns them. Returns false if no slot is free.
     """
-    mask = np.uint64(len(slots) - 1)
+    mask, searched = np.uint64(len(slots) - 1), np.empty(_AT_ONCE, np.uint64)
     for first in range(0, len(hashes), _AT_ONCE):
-        last = min(first + _AT_ONCE, len(hashes))
-        for i in range(first, last):
+        count = 0
+        for i in range(first, min(first + _AT_ONCE, len(hashes))):
+            # Without a branch: the next one writes again, unless this one is searched.
+            searched[count] = i
+            count += (hashes[i] < bound) == below
+        for i in searched[:count]:
             ends[i] = np.int64(slots[hashes[i] >> home_shift])
-        for i in range(first, last):
+        for i in searched[:count]:
             tag, place = hashes[i] & _TAG_MASK, hashes[i] >> home_shift
             slot, probes = np.uint64(ends[i]), 0
             while slot ^ tag >= _TAGGED and slot != _FREE:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from tests.support.rounds import rounds
 
 from godwit.columns import group_kernels, groups
-from godwit.columns.groups import Groups, group_repeating_rows, group_rows, stable_order
+from godwit.columns.groups import (
+    Groups,
+    group_repeating_rows,
+    group_rows,
+    places_by_number,
+    stable_order,
+)
 from godwit.columns.hashing import hash_keys
 from godwit.store.columns import words_anywhere
 from godwit.store.compiled import LOADER
@@ -98,6 +104,11 @@ def test_numbers_are_ordered_as_by_numpy(distinct: int) -> None:
         lambda: stable_order(numbers, distinct).tolist()
     )
     assert by_machine_code == by_numpy == np.argsort(numbers, kind="stable").tolist()
+    places = places_by_number(numbers, distinct)
+    assert places is not None
+    assert places.tolist() == np.argsort(by_numpy).tolist()
+    LOADER.mode = "off"
+    assert places_by_number(numbers, distinct) is None
 
 
 def sorted_by_kernel(search: Ids) -> int:
@@ -149,14 +160,14 @@ def test_kernels_refuse_arrays_that_do_not_fit() -> None:
         width: int, *, slots: int = 16, row: int = 0, known: int = 0, rows: int = 4
     ) -> int:
         arrays = np.zeros(4, np.int64), np.empty(rows, np.int64), np.zeros(rows, np.uint64)
-        return number(words, width, row, known, *arrays, np.zeros(slots, np.uint64))
+        return number(words, width, row, known, *arrays, np.zeros(slots, np.uint32))
 
     assert numbered(8) == 4
     assert numbered(9) == numbered(7) == numbered(8, slots=1) == numbered(8, rows=3) == -1
     assert numbered(8, row=-1) == numbered(8, row=1, known=2) == numbered(8, known=-1) == -1
     for wrong in (-1, 4):
-        assert not place(np.array([0, wrong]), np.zeros(4, np.int64), np.empty(2, np.int64))
-    assert not place(four, np.zeros(4, np.int64), np.empty(3, np.int64))
+        assert not place(np.array([0, wrong]), np.zeros(4, np.int64), np.empty(2, np.int64), False)
+    assert not place(four, np.zeros(4, np.int64), np.empty(3, np.int64), True)
 
 
 def test_offsets_that_leave_the_bytes_raise_an_error_and_no_signal() -> None:

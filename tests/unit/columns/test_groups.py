@@ -181,3 +181,9 @@ def test_of_many_rows_it_is_seen_from_a_sample_whether_keys_come_back(
         expected = group_rows(hash_keys(keys.select(["k"])), keys, 16, 1)
         assert groups.of_row.tolist() == expected.of_row.tolist()
         assert groups.first_row.tolist() == expected.first_row.tolist()
+
+
+def test_rows_in_the_order_of_their_keys_do_not_seem_to_repeat_for_that() -> None:
+    # The first rows have every key that they have twice; of all rows, few have.
+    keys = pa.record_batch({"k": np.concatenate([np.arange(8000) // 2, np.arange(8000, 92_000)])})
+    assert group_repeating_rows(keys, 16, hashes=hash_keys(keys)) is None

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from godwit.model.key_groups import PerKeyGroup
+from godwit.model.key_groups import PerKeyGroup, key_group_mask
 
 
 def test_it_is_the_mapping_that_it_was_made_of() -> None:
@@ -32,3 +32,11 @@ def test_of_two_that_name_one_key_group_the_last_counts() -> None:
 def test_it_survives_pickling() -> None:
     made = PerKeyGroup(np.array([0, 3], np.int32), np.array([7, 9]))
     assert pickle.loads(pickle.dumps(made)) == {0: 7, 3: 9}
+
+
+@pytest.mark.parametrize("key_groups", [(), (3,), (0, 3, 3, 0, 3, 3, 0)])
+def test_a_mask_is_true_for_the_key_groups_of_any_number_of_rows(key_groups: tuple[int]) -> None:
+    for some in (key_groups, np.array(key_groups, np.int32)):
+        mask = key_group_mask(some, 4)
+        assert mask.dtype == np.bool_
+        assert np.flatnonzero(mask).tolist() == sorted(set(key_groups))

@@ -8,7 +8,14 @@ import pytest
 
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import hash_keys
-from godwit.store.columns import Encoded, fixed_width, take_rows, values_differ
+from godwit.store.columns import (
+    Encoded,
+    fixed_width,
+    place_rows,
+    take_rows,
+    take_values,
+    values_differ,
+)
 from godwit.store.key_hash import keyed_hashes
 
 ROWS = 3000
@@ -91,8 +98,14 @@ def test_rows_are_taken_and_compared_as_arrow_does(width: int, dtype: pa.DataTyp
             "v": pa.array(rng.random(ROWS)),
             "w": with_another(column)[1:],
             "n": pa.nulls(ROWS, dtype),
+            "t": pa.array(rng.integers(0, 9, ROWS + 3), pa.timestamp("us", "UTC"))[3:],
+            "g": pa.array(rng.integers(0, 9, ROWS), mask=rng.random(ROWS) < 0.5),
         }
     )
+    places = rng.permutation(ROWS)
+    placed = place_rows(batch, places)
+    placed.validate(full=True)
+    assert placed.equals(batch.take(pa.array(np.argsort(places))))
     for count in (2000, 10_000):  # few rows, and many
         rows, others = rng.integers(0, ROWS, count), rng.integers(0, ROWS, count)
         taken = take_rows(batch, rows)
@@ -105,6 +118,18 @@ def test_rows_are_taken_and_compared_as_arrow_does(width: int, dtype: pa.DataTyp
     assert values_differ(values, rows, others).tolist() == expected
     assert any(expected)
     assert not all(expected)
+
+
+@pytest.mark.parametrize("width", [8, 12])
+def test_rows_that_do_not_exist_are_neither_read_nor_written(width: int) -> None:
+    column, rows = column_of(width, pa.string()), np.arange(ROWS)
+    batch = pa.record_batch({"k": column})
+    for wrong in (ROWS, -ROWS - 1, 2**62):
+        rows[5] = wrong
+        with pytest.raises(IndexError):
+            take_values(column, rows)
+        with pytest.raises(IndexError):
+            place_rows(batch, rows)
 
 
 def test_keys_of_one_length_that_share_a_hash_are_still_two_groups() -> None:

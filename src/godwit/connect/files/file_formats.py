@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.columns.arrays import has_leaf
+from godwit.columns.arrays import decode_dictionary, has_leaf
 from godwit.connect.files.magic_numbers import NUM_FIRST_BYTES, name_of_format
 from godwit.connect.files.parquet_times import times_of, true_schema
 
@@ -381,7 +381,7 @@ def _repeated_text(
 def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with dictionary columns replaced by their values."""
     columns = [
-        column.cast(field.type) if pa.types.is_dictionary(column.type) else column
+        decode_dictionary(column, field.type) if pa.types.is_dictionary(column.type) else column
         for field, column in zip(schema, rows.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, rows.schema.names)

@@ -113,11 +113,12 @@ def test_text_that_parquet_has_as_numbers_of_a_dictionary_is_read_as_it_is(tmp_p
             "few": pa.array([None if n % 11 == 0 else f"name {n % 300}" for n in range(count)]),
             "all": pa.array([f"name {n}" for n in range(count)]),
             "raw": pa.array([bytes([n % 7]) * 9 for n in range(count)], pa.binary()),
+            "code": pa.array([f"code-{n % 3000:06d}" for n in range(count)]),
         }
     )
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=20_000)
     metadata = pq.ParquetFile(tmp_path / "a.parquet").metadata
-    assert _repeated_text(metadata, rows.schema, [0, 1, 2]) == ["few", "raw"]
+    assert _repeated_text(metadata, rows.schema, [0, 1, 2]) == ["few", "raw", "code"]
     assert _repeated_text(metadata, rows.schema, [2]) == []  # too few rows to gain anything
     source = gw.sources.parquet(tmp_path)
     assert everything(source).equals(rows)

@@ -11,9 +11,11 @@ from tests.support.lane_flows import flow_of, rows_of, summed, sums
 from tests.support.manual_run import ManualRun
 
 from godwit.columns.hashing import hash_keys
+from godwit.engine.lane import wire
 from godwit.engine.lane.wire import Header, Shipment, ship, split_by_place, unpack_rows
 from godwit.library import aggregates as gw
 from godwit.model.key_groups import key_groups_of
+from godwit.store.compiled import LOADER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +31,40 @@ def test_each_lane_gets_its_rows_in_their_order(num_places: int) -> None:
     rows = pa.record_batch({"row": np.arange(5000)})
     split = {place: part.column(0).to_pylist() for place, part in split_by_place(rows, places)}
     assert split == {p: np.flatnonzero(places == p).tolist() for p in np.unique(places).tolist()}
+
+
+def test_machine_code_orders_many_rows_that_a_lane_combines_by_key_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LOADER, "mode", "now")
+    operator, places = sums(), np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 3
+    shipment = Shipment(index=0, level=1, operator=operator, places=places)
+    names = [f"key-{key:08d}" for key in np.random.default_rng(3).permutation(70_000)]
+    columns = pa.record_batch({"k": names, "v": np.arange(70_000)})
+    key_groups = key_groups_of(hash_keys(columns.select(["k"])), NUM_KEY_GROUPS)
+    for place, payload in ship(shipment, columns, (0, 0, 0)):
+        (own,) = np.nonzero(places[key_groups] == place)
+        expected = columns.take(pa.array(own[np.argsort(key_groups[own], kind="stable")]))
+        assert unpack_rows(payload, columns.schema).equals(expected)
+
+
+def test_results_do_not_depend_on_the_order_of_key_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fractions(keyed: KeyedStream) -> Stream:
+        return keyed.compute(total=gw.sum("v / 7"), last=gw.last("v"))  # of doubles: order counts
+
+    rows, results = rows_of(np.random.default_rng(5), 30_000, 20_000), []
+    monkeypatch.setattr(LOADER, "mode", "now")
+    for ordered_rows in (0, 100_000):
+        monkeypatch.setattr(wire, "_ORDERED_ROWS", ordered_rows)
+        flow = flow_of(fractions, NUM_KEY_GROUPS)
+        run = ManualRun(flow, tmp_path / str(ordered_rows), {"a": 2, "b": 1})
+        for _ in range(2):
+            run.play({0: rows})
+        results.append((run.held(), run.output()))
+    assert results[0] == results[1]
+    assert len(results[0][0]) > 1000
 
 
 @pytest.mark.parametrize("keys", [5, 100_000], ids=["repeating", "distinct"])
