@@ -30,7 +30,7 @@ from godwit.control.backlog_trend import BacklogTrend
 from godwit.control.latency_model import busy_share
 from godwit.control.policy import Hysteresis
 from godwit.control.rate_bounds import RateBounds
-from godwit.control.scaling import WantedExecutors, backlog_to_come
+from godwit.control.scaling import RESERVE, WantedExecutors, backlog_to_come
 from godwit.model.decision_events import ManualChange
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ class Pace:
         # Whether more executors than suffice for the rate were asked for, to work a backlog off;
         # and whether the last answer asks for such.
         self._lent = self._lends = False
-        # Executors that sufficed for the rate when such were last asked for, over rows a second;
-        # and whether these were many.
-        self._sufficed_per_row, self._lends_many = 0.0, False
+        # Executors that sufficed without the backlog when such were last asked for, and the rate
+        # then; and whether these were many.
+        self._sufficed, self._lends_many = (0, math.inf), False
         self.last: tuple[str, float] = "", 0.0
         """Kind (``"out"``, ``"in"`` or empty) and time of the last decision."""
 
@@ -234,7 +234,10 @@ class Pace:
         fewer = fewer or repaid
         if repaid and not noisy:
             # At rest shortly after a step, fewer seem to do than the rate needs in the end.
-            sufficed = math.ceil(self._sufficed_per_row * situation.arrival_per_s - _ROUNDING)
+            count, rate = self._sufficed
+            grown = situation.arrival_per_s / rate
+            # They suffice for a little more load, too.
+            sufficed = math.ceil(count * max(min(grown, 1.0), grown / RESERVE) - _ROUNDING)
             roomy = min(roomy, max(wanted.sufficient or roomy, bounded, sufficed))
         fewest = self._fewest_at_rest(wanted, situation, at_rest=steady and paced and not missed)
         if fewest is not None and max(fewest, bounded) < min(have, roomy):
@@ -273,8 +276,8 @@ class Pace:
             beyond = within > (wanted.sufficient or within)
             self._lends = step.kind == "out" and waits and beyond
             if self._lends:
-                rate = situation.arrival_per_s
-                self._sufficed_per_row = (wanted.sufficient or 0) / rate if rate > 0 else 0.0
+                count = wanted.sufficient_without_backlog or wanted.sufficient or 0
+                self._sufficed = count, situation.arrival_per_s or math.inf
                 self._lends_many = within >= _MANY_RATIO * (wanted.sufficient or 0)
             return step
         if spare and not pool.pending:

@@ -62,6 +62,8 @@ class WantedExecutors:
     # fewest that suffice by measurements; once a stream at rest has said so several times in
     # a row, which tells it from noise, more are too many. ``None``: `comfortable` alone counts
     sufficient: int | None = None
+    # the same without the backlog, so once it is worked off; ``None``: there is none
+    sufficient_without_backlog: int | None = None
     # rows that `aim` counts on to be worked off besides, where it does
     waiting_rows: float = 0.0
     # the figure that the model goes by: as measured, what it is to be at most, and as predicted
@@ -76,7 +78,8 @@ class WantedExecutors:
         return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
-        for count in (self.executors, self.comfortable, self.aim, self.sufficient):
+        counts = self.executors, self.comfortable, self.aim, self.sufficient
+        for count in (*counts, self.sufficient_without_backlog):
             if count is not None:
                 checked_count(count)
         for name in ("reason", "unattainable"):
@@ -376,6 +379,7 @@ class Latency:
         # Where epochs follow each other at once, rows take one and a half of them in the mean.
         waiting = waiting_to_come(situation, self.target_s / 1.5)
         sooner = catching_up(situation, self._soon_s(situation, waiting), waiting)
+        loaded = at_rate(situation, RESERVE * situation.arrival_per_s)
         situation = catching_up(situation, self.catch_up_s)
         curve = ratio * latency_curve(situation)
         have = min(max(situation.executors, 1), situation.most)
@@ -407,7 +411,9 @@ class Latency:
         aim = max(aim or 0, sufficient or best)
         # Where no number would, because rows take their time outside the lanes, none helps.
         comfortable = max(comfortable, _min_executors(more, _KEEPS_UP) or 0)
+        without_backlog = None
         if sooner is not situation:
+            without_backlog = _min_executors(ratio * latency_curve(loaded), self.target_s)
             # Who just works a backlog off in time would soon be asked for one more by noise; and
             # the target is missed until it is worked off.
             soon = _min_executors(ratio * latency_curve(sooner), self.target_s)
@@ -423,6 +429,7 @@ class Latency:
             numbers=numbers,
             aim=aim,
             sufficient=sufficient,
+            sufficient_without_backlog=without_backlog,
             waiting_rows=waiting,
             **figure,
         )

@@ -667,7 +667,9 @@ def test_what_several_periods_have_shown_does_not_wait_for_noise_to_pass() -> No
     assert step == ScalingStep(kind="out", executors=5)
 
 
-@pytest.mark.parametrize(("arrival_per_s", "left"), [(4000.0, 6), (3400.0, 6), (2000.0, 4)])
+@pytest.mark.parametrize(
+    ("arrival_per_s", "left"), [(4000.0, 6), (4160.0, 6), (4500.0, 7), (3400.0, 6), (2000.0, 4)]
+)
 def test_a_loan_is_repaid_down_to_what_sufficed_for_such_a_rate(
     arrival_per_s: float, left: int
 ) -> None:
@@ -676,6 +678,21 @@ def test_a_loan_is_repaid_down_to_what_sufficed_for_such_a_rate(
     now = situation(executors=9, now_s=NOW_S + 5, arrival_per_s=arrival_per_s)
     met = replace(wanting(4, 7), aim=6, sufficient=4, target=2.0, measured=1.0)
     assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=left)
+
+
+def test_a_loan_is_repaid_down_to_what_sufficed_without_the_backlog() -> None:
+    """With it more suffice, and a third decision would have to give them back."""
+    model = latency("300 milliseconds", catch_up="20 seconds")
+    behind = situation(backlog_rows=20_000, executors=3)
+    wanted, alone = model.wanted(behind), model.wanted(replace(behind, backlog_rows=0))
+    assert wanted.sufficient_without_backlog == alone.sufficient == 5
+    assert wanted.sufficient == 6
+    pace = Pace(cool_down_s=30.0)
+    step = pace.step(wanted, behind, PoolView(), paced=True)
+    pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
+    now = replace(behind, executors=step.executors, now_s=NOW_S + 5, backlog_rows=0)
+    met = replace(wanting(4, 7), sufficient=4, target=0.3, measured=0.2)
+    assert pace.step(met, now, PoolView(), paced=True) == ScalingStep(kind="in", executors=5)
 
 
 def test_a_backlog_of_a_source_that_has_stopped_may_be_lent_executors() -> None:
