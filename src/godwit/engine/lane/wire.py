@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, encode_batch
 from godwit.columns.arrays import values_of
+from godwit.columns.group_kernels import count_and_place
 from godwit.columns.groups import places_by_number, stable_order
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.columns.python_values import python_values
@@ -307,6 +308,8 @@ def _ship_chunk(
             places = to.places[key_groups]
             sent_bytes = {}
             ordered = operator.mergeable and len(places) >= _ORDERED_ROWS
+            # NumPy takes longer for the order than it saves.
+            ordered = ordered and count_and_place.ready(len(places)) is not None
             for place, part in split_by_place(batch, places, key_groups if ordered else None):
                 header = _HEADER.pack(kind, to.level, to.index, *origin, rows, number)
                 payload = b"".join((header, part.serialize()))
@@ -391,7 +394,7 @@ def _places_by_key_group(
 ) -> npt.NDArray[np.int64] | None:
     """Return the place of each row in the order of lanes, then key groups, then arrival.
 
-    ``None`` without machine code: NumPy takes longer for that than it saves.
+    ``None`` without machine code.
     """
     place_of = np.zeros(int(key_groups.max()) + 1, np.int32)
     place_of[key_groups] = places
