@@ -127,7 +127,7 @@ COLUMNS = (
     ),
     _M(
         'explain(keyed.compute(n=gw.count(where="v = 1 && price > 2")))',
-        *("'&& price > 2' is not understood", "character 7", "and, or, not"),
+        *("'&& price > 2' cannot be parsed", "character 7", "and, or, not"),
     ),
     _M(
         """explain(keyed.compute(n=gw.count(where="lowr(k) = 'a'")))""",

@@ -12,7 +12,7 @@ MISTAKES = (
         'rows.key_by("k").compute(t=gw.sum(F.col("v")))',
         "type Column",
         "sum was given",
-        "Name columns by text",
+        "Pass a column's name",
     ),
     _M('rows.key_by(F.col("k"))', "type Column", "key_by on source", "Name columns by text"),
     _M('flow.source("s", spark.range(3))', "not streaming", "Source 's'", "spark.readStream"),

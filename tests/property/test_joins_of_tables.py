@@ -111,7 +111,9 @@ def test_a_side_of_rows_is_a_table_to_which_rows_are_added() -> None:
 def test_a_delete_of_a_row_that_is_not_there_is_refused() -> None:
     with (
         gw.testing.cluster(_flow("inner")) as run,
-        pytest.raises(EpochFailedError, match=r"not in the table, of key \('ann',\)"),
+        pytest.raises(
+            EpochFailedError, match=r"delete for key \('ann',\) of a row that is not in the table"
+        ),
     ):
         run.epoch({"orders": [(1, "ann", 2, -1)]})
 

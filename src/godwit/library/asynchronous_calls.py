@@ -164,7 +164,7 @@ class AsyncCalls:
 
 
 class _FailedCall(Exception):  # noqa: N818 - never seen outside
-    """An error of a user's function, until it is known whether it is tried again."""
+    """An error of a user's function, until it is known whether the call is retried."""
 
     def __init__(self, call: Call, error: BaseException) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class _FailedCall(Exception):  # noqa: N818 - never seen outside
 
 @dataclass(slots=True)
 class _Finished:
-    """Rows of a key, and what they took."""
+    """Rows emitted for a key, and the time that they took."""
 
     rows: list[Any] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -330,7 +330,7 @@ async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class _Resources:
-    """Resources of one operator, opened and closed by one task, as some of them demand."""
+    """Resources of one operator, opened and closed by one task, as some libraries require."""
 
     def __init__(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
         loop = asyncio.get_running_loop()

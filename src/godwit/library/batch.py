@@ -67,14 +67,14 @@ class BatchProcess(KeyedOperator):
         if frames != "arrow" and find_spec(frames) is None:
             raise InvalidFlowError(
                 f"Operator {name!r} has frames={frames!r}, but {frames} is not installed.",
-                remedy=f"pip install {frames}, here and where executors run.",
+                remedy=f"Run pip install {frames}, on the driver and on the executors.",
                 operator=name,
             )
         both = [column for column in state.columns.names if column in keys.names]
         if both:
             raise InvalidFlowError(
                 f"Operator {name!r} has {listing(both)} both as key and as state.",
-                remedy="Leave the key columns out of state=: the table of states has them.",
+                remedy="Leave the key columns out of state=: the table of states has them anyway.",
                 operator=name,
             )
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
@@ -205,8 +205,8 @@ class BatchProcess(KeyedOperator):
             f"a {type(result).__name__}"
             + (f" of {len(result)}" if isinstance(result, tuple) else ""),
             f"{awaiting_hint(result, is_plain=True)}Return two tables, rows to emit and new "
-            "states, either of which may be None; and, to drop states, a boolean for each row of "
-            "`states`.",
+            "states, each of which may be None; to drop states, also return a boolean for each "
+            "row of `states`.",
         )
 
     def _new_states(
@@ -248,7 +248,7 @@ class BatchProcess(KeyedOperator):
         position_of_group[group_of[: keys.num_rows]] = np.arange(keys.num_rows)
         positions: npt.NDArray[np.int64] = position_of_group[group_of[keys.num_rows :]]
         num_returned = np.bincount(positions[positions >= 0], minlength=1)
-        misplaced, fault = np.flatnonzero(positions < 0), "of a key that has no row in the epoch"
+        misplaced, fault = np.flatnonzero(positions < 0), "for a key that has no row in the epoch"
         if not len(misplaced) and num_returned.max() > 1:
             misplaced, fault = (
                 np.flatnonzero(positions == num_returned.argmax())[1:],
@@ -271,7 +271,7 @@ class BatchProcess(KeyedOperator):
         if mask.dtype != np.bool_ or mask.shape != (count,):
             raise self._wrong_result(
                 f"{dropped!r:.60} for the keys to drop",
-                f"Give {count} booleans, one for each row of `states`.",
+                f"Return {count} booleans, one for each row of `states`.",
             )
         return mask
 
@@ -315,7 +315,8 @@ class BatchProcess(KeyedOperator):
             else:
                 problem = f"with an unknown column {unknown[0]!r}"
             raise self._wrong_result(
-                f"a table {problem} for the {what}", f"{hint}They are {columns_text(schema)}."
+                f"a table {problem} for the {what}",
+                f"{hint}Its columns are declared as {columns_text(schema)}.",
             )
         columns = [self._cast_column(table.column(f.name), f, what) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -360,7 +361,7 @@ class BatchProcess(KeyedOperator):
 
 @dataclass(slots=True, kw_only=True)
 class _Called:
-    """The rows and states of all keys of an epoch, of which a call may get a part."""
+    """The rows and states of all keys of an epoch; a call may get only some of the keys."""
 
     rows: pa.Table  # in order of arrival
     keys: pa.RecordBatch

@@ -161,7 +161,7 @@ def _bind_tables(compilation: Compilation, node: ProcessNode, first: int) -> lis
         where = f"table {name!r} of operator {node.name!r}"
         keys = keys_of(node.name, table.keys, schema, origin)
         columns = keys_first(schema, table.keys)
-        check_storable(node.name, columns, f"has the {where}, which lanes keep")
+        check_storable(node.name, columns, f"stores the {where} in its lanes")
         inputs = compilation.inputs(
             node.name, table.stream, table.keys, columns, first=first + len(bound)
         )
@@ -250,9 +250,12 @@ def _bind_compute_changes(
             read[column] = checked_column(schema, column, reads, origin)
     if CHANGE.name in (*read, *node.keys):
         raise InvalidFlowError(
-            f"{where} reads the sign {CHANGE.name!r} of changes, which is subtracted already.",
-            remedy='gw.count() counts the rows of the table, and gw.sum("x") adds up theirs; '
-            "as_rows() on the stream before makes the sign a column like any other.",
+            f"{where} reads the sign {CHANGE.name!r} of changes, which the aggregates already "
+            "apply.",
+            remedy=(
+                'gw.count() and gw.sum("x") cover the current rows of the table; to use the '
+                "sign as an ordinary column, call as_rows() on the stream first."
+            ),
             operator=node.name,
             column=CHANGE.name,
         )
@@ -335,7 +338,7 @@ def _one_row_of_each_key(
     *,
     order_by: str | None = None,
 ) -> ComputeChanges:
-    """Return the operator that takes one live row of each key, as changes.
+    """Return an operator that outputs one live row of each key, as changes.
 
     `schema`: columns of the changes. `aggregate`: of a column, `first` or `last`.
     """
@@ -432,7 +435,7 @@ def check_storable(
             raise InvalidFlowError(
                 f"Operator {operator!r} {keeps}, and column {field.name!r} "
                 f"has type {field.type}, which state cannot hold.",
-                remedy=f"Drop {field.name!r} in an earlier map, or make numbers or text of it.",
+                remedy=f"Drop {field.name!r} in an earlier map, or convert it to numbers or text.",
                 operator=operator,
                 column=field.name,
             )
@@ -480,8 +483,10 @@ def windowed_operator(
         raise InvalidFlowError(
             f"Operator {node.name!r} has share='never', but an aggregate that depends on the order "
             "of rows.",
-            remedy="A window's own state sees rows in order of arrival, and panes in order of "
-            "time: leave share= out.",
+            remedy=(
+                "A state per window gets rows in order of arrival, and panes in order of time: "
+                "leave share= out."
+            ),
             operator=node.name,
         )
     return compute
@@ -591,8 +596,10 @@ def _check_same_keys(
         raise InvalidFlowError(
             f"Operator {node.name!r} joins by {listing(node.keys)} of {origin} and by "
             f"{listing(node.right_keys)} of {right[1]}.",
-            remedy="Key both streams by as many columns: the first of the one equals the first of "
-            "the other, and so on.",
+            remedy=(
+                "Key both streams by the same number of columns; they are compared in order, "
+                "the first with the first, and so on."
+            ),
             operator=node.name,
         )
     for column, matched in zip(keys, others, strict=True):
@@ -624,8 +631,10 @@ def _right_columns(
     if both and node.suffix is None:
         raise InvalidFlowError(
             f"Operator {node.name!r} joins {origin} with {other}, which both have {listing(both)}.",
-            remedy='Give a suffix for the names of the right, as in suffix="_right", or rename '
-            "or drop them in a map.",
+            remedy=(
+                "Give a suffix for the names of the right stream's columns, as in "
+                'suffix="_right", or rename or drop them in a map.'
+            ),
             operator=node.name,
             columns=both,
         )

@@ -74,8 +74,10 @@ def columns_of_rows(
             f"Operator {operator.name!r}: a row of key {key!r} does not fit "
             f"{row_class.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
             f"{error.reason}.",
-            remedy="Leave such rows out in an earlier map, or declare the field as "
-            f"{field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
+            remedy=(
+                f"Filter such rows out in an earlier map, or declare the field as {field.name}: "
+                f"{error.admitting or f'{hint_text(field.hint)} | None'}."
+            ),
             operator=operator.name,
             key=key,
             column=field.name,
@@ -86,7 +88,7 @@ def columns_of_rows(
 def without_misfits(
     operator: KeyedOperator, data: OperatorInput
 ) -> tuple[OperatorInput, pa.RecordBatch | None]:
-    """Return an operator's input without rows that do not fit its class of rows, and these.
+    """Split off the rows of an operator's input that do not fit its row class.
 
     They are left in, for `columns_of_rows` to raise, if the operator does not divert errors.
     """
@@ -145,7 +147,7 @@ class CalledKey:
         self.calls = 0
 
     def leaves_out_call(self) -> bool:
-        """Count the next call, and return whether it failed before and is left out."""
+        """Count the next call, and return whether it is skipped because it failed before."""
         assert self.left_out is not None, "calls may be left out"
         self.calls += 1
         return self.calls in self.left_out
@@ -183,7 +185,7 @@ class KeysToCall:
     failed: FailedCalls | None = None  # ``None``: a failed call stops the epoch
 
     def divert(self, group: int, call: Call, error: BaseException, timers: list[int]) -> None:
-        """Restore a key before a repetition of its calls without this one, which failed.
+        """Restore a key before its calls are repeated without this one, which failed.
 
         `timers`: the key's, before the epoch.
         """
@@ -197,7 +199,7 @@ class KeysToCall:
         key_calls.restart(timers)
 
     def undo(self, group: int, function: Any, error: BaseException, timers: list[int]) -> None:
-        """Undo all calls for a key; timers that were due are gone, and its rows are diverted.
+        """Undo all calls for a key; its due timers are removed, and its rows diverted.
 
         `timers`: the key's, before the epoch.
         """
@@ -348,11 +350,13 @@ class Calls:
             fired_so_far += 1
             if fired_so_far > max_fired:
                 raise UserFunctionError(
-                    f"Operator {self.operator!r}: timers of key {key!r} fired {_MAX_FIRED} times "
-                    "in one epoch, each set when its time had passed.",
-                    remedy="Set timers after timers.now, or return where there is nothing to do. "
-                    "At the end of the input (close_at_end=True) every event-time timer is due: "
-                    "set none where timers.now is in the year 9999.",
+                    f"Operator {self.operator!r}: timers of key {key!r} fired {_MAX_FIRED} "
+                    "times in one epoch, each time set for a time that had passed.",
+                    remedy=(
+                        "Set timers after timers.now, or return if there is nothing to do. At "
+                        "the end of the input (close_at_end=True) every event-time timer is "
+                        "due: set none if timers.now is in the year 9999."
+                    ),
                     operator=self.operator,
                     key=key,
                 )

@@ -92,7 +92,7 @@ class ComputeOperator(KeyedOperator):
         if not aggregates:
             raise InvalidFlowError(
                 f"Operator {name!r} has no aggregates.",
-                remedy="Name at least one result, as in compute(total=gw.sum('delay')).",
+                remedy="Pass at least one aggregate, as in compute(total=gw.sum('delay')).",
                 operator=name,
             )
         self.name = name
@@ -584,8 +584,9 @@ class _Result:
         if isinstance(error, RowError):
             what = f"{error.text!r} cannot be computed for {whose}: {error.reason}"
             remedy = (
-                'Leave such rows out, as in where="b <> 0", choose another value for them, as in '
-                '"case when b <> 0 then a / b end", or cast the columns to wider types in a map.'
+                'Filter such rows out, as in where="b <> 0", choose another value for them, as '
+                'in "case when b <> 0 then a / b end", or cast the columns to wider types in a '
+                "map."
             )
         else:
             what = f"the {error.what} for {whose} does not fit {error.dtype}"

@@ -1,4 +1,4 @@
-"""``compute`` over changes: aggregates of the rows that are left of a table.
+"""``compute`` over changes: aggregates over the current rows of a table.
 
 Aggregates that can subtract (counts, sums, means, variances) have states that add up in any order,
 as those of rows do, so rows may be combined before the exchange.  For all others state has the live
@@ -186,7 +186,7 @@ class ComputeChanges(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Refuse a state of other columns: results cannot be made of rows that are gone."""
+        """Refuse a state with other columns: results cannot be computed from deleted rows."""
         stored, current = written.description, self.describe_state(state)
         differing_columns = sorted({*stored.columns} ^ {*current.columns})
         changed = [f"column {name!r} of its state" for name, _ in differing_columns]
@@ -200,18 +200,21 @@ class ComputeChanges(KeyedOperator):
             raise mismatch_error(
                 f"The state of operator {self.name!r}, of aggregates over changes,",
                 dict.fromkeys(changed),
-                "Give it a new name by name=gw.types.Identity(name, starts_empty=True), and read "
-                "the changes from their beginning; or undo the change.",
+                "Rename it by name=gw.types.Identity(name, starts_empty=True), and read the "
+                "changes from their beginning; or undo the change.",
                 operator=self.name,
             )
         return None
 
     def initial_entries(self, state: str, rows: pa.RecordBatch) -> EntryColumns:  # noqa: ARG002
-        """Refuse initial state: results do not tell which rows they are of."""
+        """Refuse initial state: results do not identify the rows that they come from."""
         raise InvalidInputError(
-            f"Operator {self.name!r} aggregates changes, and cannot begin with results.",
-            remedy="Begin with the rows of the table, which gw.sources.sequence(table, changes) "
-            "inserts before the changes.",
+            f"Operator {self.name!r} aggregates changes, so its initial state cannot be given "
+            "as results.",
+            remedy=(
+                "Start from the rows of the table: gw.sources.sequence(table, changes) inserts "
+                "them before the changes."
+            ),
             operator=self.name,
         )
 
@@ -351,7 +354,7 @@ class ComputeChanges(KeyedOperator):
         Returns their state columns, from `_SLOTS` on; the number of deletes of each key that wait
         for a row; and the changed entries of live rows.
         """
-        assert self._others is not None, "there are aggregates that cannot subtract"
+        assert self._others is not None, "rows are stored only if some aggregates cannot subtract"
         num_subtracting = len(self._subtracting.schema.values)
         slots = np.where(known, values_of(prior.column(num_subtracting)), 0)
         missing_deletes = np.where(known, values_of(prior.column(num_subtracting + 1)), 0)
@@ -429,7 +432,7 @@ class ComputeChanges(KeyedOperator):
 
         `positions`: their positions in `rows`. `keys_of_rows`: their keys.
         """
-        assert self._others is not None, "there are aggregates that cannot subtract"
+        assert self._others is not None, "rows are stored only if some aggregates cannot subtract"
         taken_rows = rows.take(pa.array(positions))
         columns = []
         for field in self._others.inputs:
@@ -443,7 +446,7 @@ class ComputeChanges(KeyedOperator):
 
 
 def _is_nothing(state: pa.RecordBatch) -> BoolArray:
-    """Return a mask of states of counts and sums that nothing is left of, waiting deletes neither.
+    """Return a mask of states, of counts and sums, without rows and without waiting deletes.
 
     A key without rows may have as many of each.
     """

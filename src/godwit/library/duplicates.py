@@ -1,4 +1,4 @@
-"""``drop_duplicates``: the first row of a key passes, later ones within some time do not.
+"""``drop_duplicates``: the first row of a key passes, later ones within a given time are dropped.
 
 A row is a duplicate if a row of the same key has passed whose event time is at most *within* away,
 before or after; of two such rows the first that arrived passes.  So rows that passed are more than
@@ -81,7 +81,7 @@ class DropDuplicatesWithin(EventTimeOperator):
     """Filter that passes the first row of a key within some event time."""
 
     kind = "drop duplicates within a time"
-    emits = "the first row of each key, as it comes"
+    emits = "the first row of each key, when it arrives"
     reads_touched = True
 
     def __init__(

@@ -118,7 +118,7 @@ class Emitted:
         other = row_class.first_other(self.rows)
         if other is not None:
             row = self.rows[other]
-            what = f"{short_repr(row)}, of type {type(row).__name__}, where output={name}"
+            what = f"{short_repr(row)}, of type {type(row).__name__}, but output={name}"
             remedy = f"Return a list of instances of {name}, or yield them one by one"
             raise self._emitted_row_error(other, what, awaiting_hint(row), remedy=remedy)
         try:
@@ -172,7 +172,7 @@ class Emitted:
             raise self._emitted_row_error(index, f"a row of {len(row)} values, {short_repr(row)}")
         raise self._emitted_row_error(
             index,
-            f"{short_repr(row)}, of type {type(row).__name__}, where a row should be",
+            f"{short_repr(row)}, of type {type(row).__name__}, instead of a row",
             awaiting_hint(row),
             remedy=f"{_of_whole(row, names)}Return a list of rows, each a tuple or a dict, or "
             "yield them one by one",
@@ -194,7 +194,7 @@ class Emitted:
                 index,
                 f"{short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
-                "The key is a tuple, also of one column: its value is key[0]. "
+                "The key is a tuple, even with one column, whose value is key[0]. "
                 if isinstance(values[index], tuple) and values[index] == key and len(key) == 1
                 else _hint_at(values[index]),
                 column=field.name,
@@ -223,7 +223,7 @@ class Emitted:
         if not remedy:
             remedy = "Return a tuple in the order of the output columns, or a dict of them"
             if self.row_class is not None:
-                remedy = f"Correct what {self.row_class.cls.__qualname__} is made with"
+                remedy = f"Correct the values given to {self.row_class.cls.__qualname__}"
         return UserFunctionError(
             f"Operator {self.operator!r}: the function emitted, for key {key!r}, {what}.",
             remedy=f"{hint}{remedy}; they are {columns_text(self.schema)}.",
@@ -244,7 +244,7 @@ def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> t
 
 
 def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
-    """Return the position of the first value whose fraction Arrow would drop; ``None``: no such."""
+    """Return the position of the first value whose fraction Arrow would drop, if any."""
     if not _has_integers(dtype) or set(map(type, values)) <= {int, type(None)}:
         return None
     return next((i for i, value in enumerate(values) if _loses_fraction(value, dtype)), None)
@@ -281,17 +281,17 @@ def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
 def _hint_at(value: Any) -> str:
     """Return advice on a value in a row; empty if there is none."""
     if type(value).__module__.startswith("godwit.") and hasattr(type(value), "value"):
-        return "It holds the value of a state: take its .value. "
+        return "It contains a state: use its .value. "
     return awaiting_hint(value)
 
 
 def _of_whole(row: Any, names: Sequence[str]) -> str:
-    """Return advice for a function that returned something else than rows, of which `row` came."""
+    """Return advice for a function that returned something other than rows, such as `row`."""
     if _is_of_table(row):
-        return 'Of a table, return table.to_pylist(); of a pandas DataFrame, to_dict("records"). '
+        return 'For a table, return table.to_pylist(); for a pandas DataFrame, to_dict("records"). '
     if isinstance(row, str) and row in names:
         return (
-            "A dict is one row: put it in a list, as in return [{...}]; of a pandas DataFrame, "
+            "A dict is one row: put it in a list, as in return [{...}]; for a pandas DataFrame, "
             'return frame.to_dict("records"). '
         )
     if row is None:

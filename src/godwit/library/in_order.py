@@ -51,9 +51,9 @@ _MOMENT: Final = pa.timestamp("us", tz="UTC")
 
 
 class InOrder(EventTimeOperator):
-    """A function per key that gets rows in order of event time; else what it wraps."""
+    """A function per key, wrapped so that it gets rows in order of event time."""
 
-    emits = "what the function returns, once the watermark is past the rows"
+    emits = "the function's output, once the watermark has passed the rows"
 
     def __init__(self, inner: KeyedOperator, *, arriving: pa.Schema, time: RowTime) -> None:
         self.inner, self.arriving, self.time = inner, arriving, time
@@ -71,7 +71,7 @@ class InOrder(EventTimeOperator):
 
     @property
     def kind(self) -> str:  # type: ignore[override]  # that of an instance
-        """Kind of the wrapped operator; another one, since its rows do not wait."""
+        """Kind of the operator, which differs from that of the wrapped one."""
         return f"{self.inner.kind} in order of event time"
 
     @property
@@ -85,14 +85,14 @@ class InOrder(EventTimeOperator):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """States of the function, then the rows that wait."""
+        """States of the function, then the waiting rows."""
         return (*self.inner.states, StateId(self.name, HELD))
 
     def schema_of(self, state: str) -> StateSchema:
         return self._held if state == HELD else self.inner.schema_of(state)
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe a state of the function, or the rows that wait, for the checkpoint."""
+        """Describe a state of the function, or the waiting rows, for the checkpoint."""
         if state != HELD:
             return self.inner.describe_state(state)
         described = StateDescription(
@@ -125,7 +125,7 @@ class InOrder(EventTimeOperator):
         return self.inner.has_timers
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of event times that the watermark of earlier epochs is past."""
+        """Return a mask of event times that the watermark of earlier epochs has passed."""
         return is_past(times, closed)
 
     def entry_marks(
@@ -140,14 +140,14 @@ class InOrder(EventTimeOperator):
         return self.insert_identity(rows)
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether rows that wait may be due in this epoch."""
+        """Return whether waiting rows may be due in this epoch."""
         return time.until > time.closed
 
     def needs_state(self, time: EpochTime) -> bool:
         return time.due or self.closes(time)
 
     def emitted_by(self, moment: int) -> int:
-        """Return the first watermark that is past a row with the event time `moment`."""
+        """Return the first watermark that has passed a row with the event time `moment`."""
         return moment + 1
 
     def last_emitted(self, newest: int) -> int:
@@ -159,7 +159,7 @@ class InOrder(EventTimeOperator):
         return BEGINNING
 
     def expired_entries(self, closed: int) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Return ``None``: as `first_needed_pane`."""
+        """Return ``None``, since entries are removed one by one."""
         return
 
     # -- an epoch ------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class InOrder(EventTimeOperator):
         return replace(output, changed=changed, groups=groups)
 
     def _waiting_entries(self, data: OperatorInput) -> StateRows:
-        """Return the epoch's rows as entries that wait: with event times, and numbered."""
+        """Return the epoch's rows as waiting entries, with event times and numbers."""
         keys, count = data.rows.keys, len(data.rows.hashes)
         column = self.time.column
         batch = keys if column in keys.schema.names else data.rows.values

@@ -41,19 +41,21 @@ def signs_or_fail(rows: pa.RecordBatch, operator: str) -> npt.NDArray[np.int8]:
     if signs is None:
         raise EpochFailedError(
             f"Operator {operator!r} got a change whose column {CHANGE.name!r} is neither 1 nor -1.",
-            remedy=f"Let the map before as_changes() or as_upserts() give every row a "
-            f"{CHANGE.name!r}: 1 for an inserted row, -1 for a deleted one.",
+            remedy=(
+                "In the map before as_changes() or as_upserts(), give every row a "
+                f"{CHANGE.name!r}: 1 for an inserted row, -1 for a deleted one."
+            ),
             operator=operator,
         )
     return signs
 
 
 class LatestOperator(KeyedOperator):
-    """Operator that stores the newest row of each key, and emits what changes of them."""
+    """Operator that stores the newest row of each key, and emits the changes."""
 
     kind = "latest"
     reads_touched = True
-    emits: ClassVar[str] = "of keys that changed in the epoch, the row before and the one after"
+    emits: ClassVar[str] = "the old and the new row of keys that changed in the epoch"
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class LatestOperator(KeyedOperator):
         return self.entries_from(state, rows, nulls)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Store the newest row of each key, and emit the rows that it replaces and itself."""
+        """Store the newest row of each key; emit it, and the row that it replaces."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         rows = data.rows.values
@@ -238,7 +240,7 @@ def _inherited_rows(
     is_left_out: npt.NDArray[np.bool_],
     num_rows: int,
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """Return the rows that have a column's newest values, if some leave it as it was.
+    """Return the rows with a column's newest values, if some rows leave it unchanged.
 
     `is_left_out`: mask of these rows. Returns a position for each key, among the rows followed by
     the stored rows, and a mask of the positions that are of a new row.
@@ -252,7 +254,7 @@ def _inherited_rows(
 
 
 def _left_out_masks(rows: pa.RecordBatch) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return name of a column → mask of the upserts that leave it as it is, if any do."""
+    """Return name of a column → mask of the upserts that leave it unchanged, if any."""
     if UNCHANGED.name not in rows.schema.names:
         return {}
     texts = rows.column(UNCHANGED.name)

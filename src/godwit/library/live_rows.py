@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-WAIT: Final = ' If a delete may come before its row, on_missing="wait" lets it wait.'
+WAIT: Final = ' If a delete can arrive before its row, use on_missing="wait".'
 SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int64())
 SIGN: Final = pa.field(f"{RESERVED_PREFIX}_sign", pa.int8())
 _BITS_PER_DELETE: Final = 32
@@ -166,7 +166,7 @@ def ranks_within(group: IntArray, count: int) -> IntArray:
 def rows_after_netting(
     key: IntArray, rows: pa.RecordBatch, sign: npt.NDArray[np.int8]
 ) -> BoolArray:
-    """Return a mask of the rows that stay when deletes meet equal rows of their key.
+    """Return a mask of the rows that remain after deletes cancel equal rows of their key.
 
     Of equal rows the oldest, which come first, go. Deletes that meet none stay.
     """
@@ -205,7 +205,7 @@ def rows_after_netting(
 
 
 def _may_meet(mixed: npt.NDArray[np.uint64], deletes: BoolArray, num_deletes: int) -> IntArray:
-    """Return the positions of rows that may equal one of the other sign.
+    """Return the positions of rows that may equal a row of the opposite sign.
 
     Deletes are few beside the rows of their keys, so a bit for each hash rules out most rows.
     """
@@ -219,7 +219,7 @@ def _may_meet(mixed: npt.NDArray[np.uint64], deletes: BoolArray, num_deletes: in
 
 
 def refuse_missing(operator: str, missing: BoolArray, keys: pa.RecordBatch, remedy: str) -> None:
-    """Raise if a key has had deletes of rows that are not there; `missing`: mask of keys.
+    """Raise if a key had deletes of rows that do not exist; `missing`: mask of keys.
 
     `remedy`: a further one, of the operator.
     """
@@ -228,22 +228,24 @@ def refuse_missing(operator: str, missing: BoolArray, keys: pa.RecordBatch, reme
     first = int(np.flatnonzero(missing)[0])
     key = tuple(column[first].as_py() for column in keys.columns)
     raise EpochFailedError(
-        f"Operator {operator!r} got a delete of a row that is not in the table, of key {key!r}.",
-        remedy="Read the changes from their beginning, or make them by key_by(...).latest(), which "
-        f"knows the rows.{remedy}",
+        f"Operator {operator!r} got a delete for key {key!r} of a row that is not in the table.",
+        remedy=(
+            "Read the changes from their beginning, or derive them by key_by(...).latest(), "
+            f"which stores the rows.{remedy}"
+        ),
         operator=operator,
         key=key,
     )
 
 
 def _check_columns(operator: str, columns: list[pa.Field]) -> None:
-    """Raise for columns that live rows cannot have, since they cannot be stored or compared."""
+    """Raise for columns of live rows that cannot be stored or compared."""
     for field in columns:
         if not (can_be_state(field.type) and is_hashable(field.type)):
             raise InvalidFlowError(
                 f"Operator {operator!r} stores the rows of a table that changes, and column "
                 f"{field.name!r} has type {field.type}, which state cannot hold.",
-                remedy=f"Drop {field.name!r} in an earlier map, or make numbers or text of it.",
+                remedy=f"Drop {field.name!r} in an earlier map, or convert it to numbers or text.",
                 operator=operator,
                 column=field.name,
             )

@@ -232,7 +232,7 @@ def entries_left(
     First those whose key this lane processes, to merge, ordered by part number; then those in this
     lane's state, to remove. `keys`: names of the key columns.
     """
-    assert data.here is not None, "a lane says what it processes"
+    assert data.here is not None, "a lane sets the operator's epoch before it reads entries"
     assert data.time.spreads is not None, "some key leaves its parts"
     hashes, parts = hash_undivided(rows.keys.select(keys)), values_of(rows.keys.column(PART))
     is_left = np.zeros(len(hashes), np.bool_)
@@ -349,7 +349,7 @@ def call_merge(
         raise UserFunctionError(
             f"{function_name(merge)}, given as merge= of {described_states}operator {operator!r}, "
             f"returned nothing for key {key!r}.",
-            remedy="Return the merged state, also if it is the first argument, changed.",
+            remedy="Return the merged state, even if it is the first argument, modified in place.",
             operator=operator,
             key=key,
             **named,
@@ -544,7 +544,7 @@ class MergedStates(DividesHotKeys, ProcessOfStates):
 
 
 def _always_open() -> None:
-    """Do nothing, as the check that a call still runs: these states are merged outside of calls."""
+    """No-op check that a call is running: these states are merged outside of calls."""
 
 
 def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
@@ -564,7 +564,7 @@ def _merge_state(state: Any, part: Any, merged: Callable[..., Any]) -> None:
 
 
 class _InMemory:
-    """Entries that were read whole, as a store has them."""
+    """Entries that were read into memory completely, with a store's look-up."""
 
     def __init__(self, rows: StateRows) -> None:
         self._rows = rows

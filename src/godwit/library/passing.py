@@ -1,4 +1,4 @@
-"""Rows on their way to a sink without any operator: a lane is all that they need.
+"""Operator for rows that go to a sink directly, without an operator of the user's.
 
 A row has no key, and goes to a key group by a hash of its values, so that a sender that runs again
 sends it where it sent it before.  If the sink's target tells rows apart by some columns, the hash
@@ -30,7 +30,7 @@ class PassRows(KeyedOperator):
     """Operator that emits its rows as they are, in all lanes alike; it has no state."""
 
     kind = STATELESS
-    emits = "its rows, as they come"
+    emits = "its rows, as they arrive"
     stateless = True
 
     def __init__(self, *, name: str, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:

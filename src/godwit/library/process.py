@@ -1,4 +1,4 @@
-"""``process``: any Python per key, with state, rows in order of arrival, and timers.
+"""``process``: a Python function per key, with state, rows in order of arrival, and timers.
 
 Invariant: a key's state after an epoch is what the function left, and depends on nothing but the
 state before, the rows in order and the clock; the function may run again for the same epoch.
@@ -325,7 +325,7 @@ class ProcessOperator(KeyedOperator):
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the user's function for keys with rows, where there is nothing else to call.
+        """Call the user's function for keys with rows, if no timers or expiry can be due.
 
         Returns the emitted rows, their count after each key, and positions of keys to delete.
         """

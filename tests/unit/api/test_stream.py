@@ -198,7 +198,10 @@ def test_compute_needs_aggregates(stream: Stream) -> None:
     assert_refused(lambda: keyed.compute(total=cls), "'total'", "the class Aggregator")
     number: Any = 5
     assert_refused(
-        lambda: keyed.compute(total=sum(number)), "sum was given", "type int", "columns by text"
+        lambda: keyed.compute(total=sum(number)),
+        "sum was given",
+        "type int",
+        "Pass a column's name",
     )
 
 

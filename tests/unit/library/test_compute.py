@@ -272,7 +272,7 @@ def test_a_column_of_a_wrong_type_names_operator_and_result() -> None:
 
 
 def test_an_operator_needs_aggregates() -> None:
-    with pytest.raises(InvalidFlowError, match=r"'delays' has no aggregates.*Name at least one"):
+    with pytest.raises(InvalidFlowError, match=r"'delays' has no aggregates.*Pass at least one"):
         operator()
 
 

@@ -98,8 +98,10 @@ class _BuiltIn:
                 raise InvalidFlowError(
                     f"{self.name} was given a value of type {type_name(column)} instead of a "
                     "column's name.",
-                    remedy=f'Name columns by text, as in gw.{self.name}("column"), or give an '
-                    f'expression, as in gw.{self.name}("price * size").',
+                    remedy=(
+                        f'Pass a column\'s name, as in gw.{self.name}("column"), or an '
+                        f'expression, as in gw.{self.name}("price * size").'
+                    ),
                     aggregate=self.name,
                 )
 
@@ -109,7 +111,7 @@ class _BuiltIn:
             if name.startswith("_"):
                 raise AttributeError(name)
             raise NoSuchCallError(
-                f"The aggregate {self!r} has no {name!r}.",
+                f"The aggregate {self!r} has no attribute {name!r}.",
                 remedy='Name the result, as in compute(total=gw.sum("v")), and compute with '
                 "results in a map after it.",
                 call=name,
@@ -118,9 +120,11 @@ class _BuiltIn:
         def _compute(self, *_: object) -> Any:
             raise InvalidFlowError(
                 f"The aggregate {self!r} was used in an expression.",
-                remedy='Give each aggregate a name, as in compute(total=gw.sum("v"), '
-                "n=gw.count()), and compute with the results in a map after it; compute with "
-                'columns within the aggregate, as in gw.sum("price * size").',
+                remedy=(
+                    'Give each aggregate a name, as in compute(total=gw.sum("v"), '
+                    "n=gw.count()), and combine the results in a map after it; put expressions "
+                    'over columns inside the aggregate, as in gw.sum("price * size").'
+                ),
                 aggregate=self.name,
             )
 
@@ -140,8 +144,8 @@ class _BuiltIn:
         if bound is None:
             types = " and ".join(str(f.type) for f in fields)
             raise InvalidFlowError(
-                f"{call} cannot take a column of type {types}.",
-                remedy=f"{self.name} takes {self.takes}; cast the column in a map before it.",
+                f"{call} does not accept a column of type {types}.",
+                remedy=f"{self.name} accepts {self.takes}; cast the column in a map before it.",
                 aggregate=call,
                 columns=list(self.columns),
             )
@@ -411,7 +415,7 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
     if not (isinstance(error, float | int) and 0.0041 <= error <= 0.26):
         raise InvalidFlowError(
             f"approx_distinct({column!r}) has error={error!r}.",
-            remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
+            remedy="Give a relative error between 0.0041 (64 KiB per key) and 0.26.",
             aggregate="approx_distinct",
         )
     precision = math.ceil(2 * math.log2(1.04 / error))
@@ -774,6 +778,6 @@ def _check_flag(name: str, column: str, option: str, value: object) -> None:
     if not isinstance(value, bool):
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={value!r}.",
-            remedy=f"Give {option}=True, or leave it out.",
+            remedy=f"Pass {option}=True, or omit it.",
             aggregate=name,
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BoolArray = npt.NDArray[np.bool_]
 Overflow: TypeAlias = Literal["error", "wrap", "null"]
-"""Answer to a result that does not fit its type: Spark's ANSI mode, without it, and ``try_``."""
+"""Handling of a result that does not fit its type: ANSI mode, non-ANSI mode, or ``try_``."""
 
 _MAX_DIGITS, _DECIMAL_BITS = 38, 128
 _KEPT_SCALE = 6  # digits behind the point that are kept in any case
@@ -68,7 +68,7 @@ class TypesError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """An operand: N values, and whether they are one literal, whose digits count by themselves."""
+    """N values, and whether they are one literal, which has its own number of digits."""
 
     values: pa.Array
     literal: bool | int | float | Decimal | str | None = None
@@ -176,7 +176,7 @@ def _common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType:
 
 
 def _wider_number(first: pa.DataType, second: pa.DataType) -> pa.DataType:
-    """Return the type of two numbers that are no decimals; an integer makes a float a double."""
+    """Return the wider type of two numbers, neither a decimal; float and integer give double."""
     if first == second:
         return first
     if pa.types.is_floating(first) or pa.types.is_floating(second):
@@ -274,7 +274,7 @@ def _rows_with_divisor(
         return valid
     if overflow == "error":
         condition = "DIVIDE_BY_ZERO" if symbol == "/" else "REMAINDER_BY_ZERO"
-        raise EvaluationError(int(np.argmax(divides_by_zero)), "it divides by zero", condition)
+        raise EvaluationError(int(np.argmax(divides_by_zero)), "division by zero", condition)
     return ~divides_by_zero if valid is None else valid & ~divides_by_zero
 
 
@@ -419,7 +419,7 @@ _EXACT: dict[str, Callable[[int, int, int, int, int], int]] = {
 
 
 def as_doubles(column: pa.Array) -> pa.Array:
-    """Return decimals as the nearest doubles, which a cast of Arrow's misses by a bit at times."""
+    """Return decimals as the nearest doubles; Arrow's cast is sometimes off by one bit."""
     high, low = words_of(column)
     small = low.view(np.int64)
     mask, scale = mask_of(column), column.type.scale

@@ -305,7 +305,7 @@ class _MostFrequent(_CollectSet):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Count the rows of each value that is not null, or as many as a second column says."""
+        """Count the rows of each non-null value; a second column, if any, has counts."""
         column, *times = columns
         mask = mask_of(column)
         counts = pa.array(np.ones(len(column), np.int64))
@@ -353,7 +353,7 @@ class _MostFrequent(_CollectSet):
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), rows, type=self.output)
 
     def _value_ranks(self, values: pa.Array) -> IntArray:
-        """Return the rank of each value, 0 for the one that comes first of equal counts."""
+        """Return the rank of each value; of equal counts, the lowest rank is first."""
         ranks = descending_ranks(values)
         ascending: IntArray = ranks.max(initial=0) - ranks
         return ascending
@@ -525,8 +525,8 @@ def _check_times(counts: pa.Array) -> None:
     """Raise if a value is to be counted a negative number of times, as Spark does."""
     if len(counts) and pc.min(counts).as_py() < 0:
         raise EpochFailedError(
-            "A percentile got a negative frequency for a row.",
-            remedy="Correct the row, or leave such rows out by FILTER (WHERE ...).",
+            "A percentile has a negative frequency in a row.",
+            remedy="Correct the row, or exclude such rows with FILTER (WHERE ...).",
         )
 
 

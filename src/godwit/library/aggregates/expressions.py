@@ -79,10 +79,10 @@ _COMPARISONS = {
 }
 _RESERVED = {"and", "or", "not", "is", "in", "null", "true", "false", "between", "like"}
 _GRAMMAR = (
-    "Compute with + - * / % and ||, compare by =, <>, <, <=, >, >=, between, in (...) or "
-    "is [not] null, join comparisons by and, or, not and parentheses, and choose by "
-    "case when ... then ... else ... end; functions are {functions}. Compute anything else as a "
-    "column in an earlier map, and name that column."
+    "Expressions may have the operators + - * / % ||, the comparisons =, <>, <, <=, >, >=, "
+    "between, in (...) and is [not] null, the words and, or and not, parentheses, case when ... "
+    "then ... else ... end, and the functions {functions}. Compute anything else in an earlier "
+    "map, and use the resulting column."
 )
 
 
@@ -94,11 +94,11 @@ class Rows:
     active: pa.Array | None = None  # boolean, without nulls; None: all rows
 
     def needed(self, values: pa.Array) -> pa.Array:
-        """Return values with null in the rows that need none, so that they cannot fail there."""
+        """Return the values, null in rows that need none, so that evaluation cannot fail there."""
         return values if self.active is None else pc.if_else(self.active, values, None)
 
     def where(self, holds: pa.Array) -> Rows:
-        """Return the rows, of which only those need a value for which `holds` is true."""
+        """Return the rows, where only those with `holds` true need a value."""
         holds = holds.fill_null(False)
         active = holds if self.active is None else pc.and_(self.active, holds)
         return Rows(columns=self.columns, active=active)
@@ -252,7 +252,7 @@ class _Comparison(Expression):
 
 
 def values_after(first: pa.Array, second: Expression, rows: Rows) -> pa.Array:
-    """Return the values of a second operand, which Spark computes where the `first` is not null."""
+    """Return the values of a second operand, which Spark computes if `first` is not null."""
     if second.can_fail:
         rows = rows.where(first.is_valid())
     return second.evaluate(rows)
@@ -350,7 +350,7 @@ class Both(Expression):
         return any(self.fails)
 
     def evaluate(self, rows: Rows) -> pa.Array:
-        """Join both; the right one is asked only of rows for which the left one decides nothing."""
+        """Evaluate both, the right one only for rows that the left one does not decide."""
         join = pc.and_kleene if self.word == "and" else pc.or_kleene
         left = truth(self.left, rows)
         if self.fails[1]:
@@ -420,7 +420,7 @@ class Case(Expression):
         return f"(case {when} else {self.values[-1]} end)"
 
     def evaluate(self, rows: Rows) -> pa.Array:
-        """Evaluate every value for the rows of its condition alone."""
+        """Evaluate every value only for the rows that its condition selects."""
         holding, results = [], []
         for condition, value in zip(self.conditions, self.values, strict=False):
             holds = truth(condition, rows).fill_null(False)
@@ -470,7 +470,7 @@ def _coalesce(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
 
 
 def _if(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
-    """Return the second or the third argument, as the first says."""
+    """Return the second or the third argument, depending on the first."""
     condition, *values = arguments
     return Case((condition,), tuple(values)).evaluate(rows)
 
@@ -521,7 +521,7 @@ def _length(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
 
 
 def _text_operand(operand: Expression, rows: Rows) -> pa.Array:
-    """Return the values of an operand; raise `TypesError` if they are no text."""
+    """Return the values of an operand; raise `TypesError` if they are not text."""
     values = operand.evaluate(rows)
     if not is_text(values.type):
         raise TypesError(str(operand))
@@ -529,7 +529,7 @@ def _text_operand(operand: Expression, rows: Rows) -> pa.Array:
 
 
 def _concatenated_texts(arguments: tuple[Expression, ...], rows: Rows) -> pa.Array:
-    """Return texts joined to one; null if one of them is."""
+    """Concatenate texts; null if any of them is null."""
     return pc.binary_join_element_wise(
         *(_text_operand(argument, rows) for argument in arguments), ""
     )
@@ -537,7 +537,7 @@ def _concatenated_texts(arguments: tuple[Expression, ...], rows: Rows) -> pa.Arr
 
 @dataclass(frozen=True, slots=True)
 class _Joined(Expression):
-    """Two texts joined to one, by ``||``."""
+    """Two texts concatenated by ``||``."""
 
     left: Expression
     right: Expression
@@ -606,10 +606,12 @@ def check_types(expression: Expression, inputs: pa.Schema, call: str, kind: str)
             raise InvalidFlowError(
                 f"{call} has {_with_article(kind)} of which {part} cannot be evaluated"
                 f"{f' ({types})' if types else ''}.",
-                remedy="Compare and compute numbers with numbers and text with text; write a date "
-                "as '2026-03-29', a timestamp as '2026-03-29 01:00:00' if its column has no time "
-                "zone and as '2026-03-29 01:00:00+00:00' if it has one; a column alone has to be "
-                "boolean in a condition. Cast columns in a map first.",
+                remedy=(
+                    "Compare and compute numbers with numbers and text with text; write a date "
+                    "as '2026-03-29', a timestamp as '2026-03-29 01:00:00' if its column has no "
+                    "time zone and as '2026-03-29 01:00:00+00:00' if it has one; a column used "
+                    "as a condition must be boolean. Cast columns in a map first."
+                ),
                 aggregate=call,
                 columns=list(columns_read(part)),
             ) from error
@@ -642,7 +644,7 @@ def parse_condition(text: object, call: str) -> Expression:
             remedy='Write the condition as text, as in where="delay > 15".',
             aggregate=call,
         )
-    return _Parser(text, f"{call} has the condition {text!r}, in which", call).parse()
+    return _Parser(text, f"{call}: the condition {text!r} is not valid:", call).parse()
 
 
 def parse_expression(text: str, call: str, columns: Sequence[str]) -> Expression:
@@ -650,7 +652,7 @@ def parse_expression(text: str, call: str, columns: Sequence[str]) -> Expression
 
     `call`: the aggregate as its user wrote it, and `columns`: those of the stream, for errors.
     """
-    lead = f"{call} reads {text!r}, which is neither a column nor an expression:"
+    lead = f"{call}: {text!r} is neither a column nor a valid expression:"
     return _Parser(text, lead, call, did_you_mean(text, columns)).parse()
 
 
@@ -676,7 +678,7 @@ class _Parser:
             if match is None or match.lastgroup is None:
                 rest = text[position:end]
                 start = position + len(rest) - len(rest.lstrip())
-                self.refuse(f"{rest.strip()!r} is not understood", start)
+                self.refuse(f"{rest.strip()!r} cannot be parsed", start)
             kind = match.lastgroup
             self.tokens.append((kind, match[kind], match.start(kind)))
             position = match.end()
@@ -696,13 +698,13 @@ class _Parser:
         if self.tokens:
             self._refuse_next()
         if not columns_read(expression):
-            self.refuse("it names no column")
+            self.refuse("it refers to no column")
         return expression
 
     def _refuse_next(self) -> NoReturn:
         """Refuse the next token."""
         _, token, position = self.tokens[0]
-        self.refuse(f"{token!r} is not expected", position)
+        self.refuse(f"{token!r} is unexpected", position)
 
     def _parse_or(self) -> Expression:
         """Parse one or several conditions joined by ``or``."""
@@ -771,7 +773,7 @@ class _Parser:
         """Return a comparison; refuse one with null."""
         for operand in (left, right):
             if isinstance(operand, _Literal) and operand.value is None:
-                self.refuse("a value is compared with null, which is never true: write is null")
+                self.refuse("a value is compared with null, which is never true: use is null")
         return _Comparison(symbol, left, right)
 
     def _parse_chain(self, signs: set[str], part: Callable[[], Expression]) -> Expression:
@@ -786,7 +788,7 @@ class _Parser:
             result = (
                 _Joined(result, right) if symbol == "||" else _Arithmetic(symbol, result, right)
             )
-        return self.refuse(f"more than {_MAX_CHAIN} operations follow one another")
+        return self.refuse(f"more than {_MAX_CHAIN} operations in a row")
 
     def _parse_sum(self) -> Expression:
         """Parse one or several products that are added, subtracted or joined as text."""
@@ -815,7 +817,7 @@ class _Parser:
     def _parse_operand(self, *, negative: bool = False) -> Expression:
         """Parse a literal, a column, a call, a case, or an expression in parentheses."""
         if not self.tokens:
-            self.refuse("something is missing at the end")
+            self.refuse("it ends too early")
         kind, token, position = self.tokens[0]
         word = token.lower()
         following = self.tokens[1][1].lower() if len(self.tokens) > 1 else ""
@@ -836,7 +838,7 @@ class _Parser:
                 self.refuse(f"a number has more than {_MAX_DIGITS} digits", position)
             value = int(token) if token.isdigit() else Decimal(token)
             if "e" in word and math.isinf(float(value)):
-                self.refuse(f"{token} is larger than any double", position)
+                self.refuse(f"{token} does not fit a double", position)
             return _Literal(-value if negative else value, is_double="e" in word)
         if kind == "text":
             return _Literal(token[1:-1].replace("''", "'"))
@@ -863,7 +865,7 @@ class _Parser:
                 if min_arguments == max_arguments
                 else f"{min_arguments} to {max_arguments}"
             )
-            self.refuse(f"{name} is given {len(arguments)} values and takes {expected}", position)
+            self.refuse(f"{name} takes {expected} arguments, but has {len(arguments)}", position)
         return _Call(name, tuple(arguments))
 
     def _begins_case(self) -> bool:

@@ -37,7 +37,7 @@ _COUNTS = ("count", "nan", "inf", "negative_inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Signed:
-    """An unbound aggregate of changes, beside the one of rows."""
+    """An unbound aggregate over changes, with its counterpart over rows."""
 
     aggregate: Aggregate
 
@@ -58,14 +58,14 @@ class Signed:
 
 
 def signed_aggregate(aggregate: Aggregate) -> Aggregate:
-    """Return an aggregate, perhaps of a condition and expressions, that subtracts."""
+    """Return an aggregate that can subtract, with any condition and expressions it has."""
     if isinstance(aggregate, Conditional | Computed):
         return replace(aggregate, aggregate=signed_aggregate(aggregate.aggregate))
     return Signed(aggregate=aggregate)
 
 
 def subtracts(bound: BoundAggregate) -> bool:
-    """Return whether a bound aggregate, without its wrappers, has one of changes that subtracts."""
+    """Return whether a bound aggregate has a counterpart over changes that can subtract."""
     return isinstance(bound, BuiltIn) and bound.signed is not None
 
 
@@ -145,7 +145,7 @@ class _SignedFloats(BuiltIn):
         return self.kind in ("variance", "stddev")
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the result of the values that are left; null without enough of them."""
+        """Return the result over the remaining values; null if there are too few."""
         counts, sums = self._from_states(states)
         count = counts[0]
         min_count = 2 if self._has_squares and not self.population else 1
@@ -175,7 +175,7 @@ class _SignedFloats(BuiltIn):
         return column_of(result, None if has_enough.all() else has_enough, self.output)
 
     def _merge_states(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Return states of the values of both."""
+        """Merge two batches of states, row by row."""
         (counts, sums), (other_counts, other_sums) = map(self._from_states, (left, right))
         counts = [a + b for a, b in zip(counts, other_counts, strict=True)]
         return self._to_states(

@@ -108,7 +108,7 @@ def bind_mean(column: pa.Field) -> BoundAggregate | None:
 
 
 def _high_of(dtype: pa.DataType) -> list[pa.Field]:
-    """Return the state column for the part above a sum, if values of a type may add up to any.
+    """Return the state column for a sum's high part, if sums of the type may need one.
 
     The sum of narrower values leaves its type after 2**31 rows at the earliest.
     """
@@ -241,7 +241,7 @@ def _narrow_sums(
 
 
 def _signed_form(name: Literal["sum", "mean"], aggregate: _Sum | _Mean) -> BoundAggregate:
-    """Return the form of an aggregate that subtracts: in two doubles, or exact."""
+    """Return the variant of an aggregate that subtracts: with two doubles, or exact."""
     if pa.types.is_floating(aggregate.output):
         return signed_floats(name, aggregate.identity)
     return _SignedSum.of(aggregate)
@@ -369,7 +369,7 @@ class _SignedSum(BuiltIn):
 
     @classmethod
     def of(cls, plain: _Sum | _Mean) -> _SignedSum:
-        """Return the aggregate of changes beside the one of rows."""
+        """Return the counterpart over changes of an aggregate over rows."""
         total, *high = [field for field in plain.state if field.name != "count"]
         return cls(
             plain=plain,
@@ -400,7 +400,7 @@ class _SignedSum(BuiltIn):
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the sum or mean of the values that are left; null without any."""
+        """Return the sum or mean of the remaining values; null if there are none."""
         counts = values_of(states.column(1))
         is_nonempty = column_of(counts > 0, None, pa.bool_())
         low = pc.if_else(is_nonempty, states.column(0), pa.scalar(None, states.column(0).type))
@@ -432,7 +432,7 @@ def _zero_where_null(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _largest_absolute(values: IntArray) -> int:
-    """Return the largest absolute value; 0 without any."""
+    """Return the largest absolute value; 0 if there are no values."""
     return max(int(values.max()), -int(values.min())) if len(values) else 0
 
 
@@ -511,12 +511,12 @@ def _limbs_of(column: pa.Array) -> Limbs:
 
 
 def _base_of(dtype: pa.DataType) -> int:
-    """Return what one in the column `HIGH` stands for, beside sums of a type."""
+    """Return the value of one unit in the column `HIGH`, for sums of a type."""
     return 10**_MAX_DIGITS if pa.types.is_decimal128(dtype) else 1 << 63
 
 
 def _value_of(limbs: Limbs, row: int) -> int:
-    """Return the value that a row of limbs stands for."""
+    """Return the value that a row of limbs represents."""
     return sum(limb << (32 * i) for i, limb in enumerate(limbs[:, row].tolist()))
 
 

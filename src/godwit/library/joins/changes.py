@@ -56,7 +56,7 @@ class ChangesJoin(KeyedOperator):
     """Operator that joins two tables that change."""
 
     kind = "join of tables"
-    emits: ClassVar[str] = "of joined rows that changed in the epoch, those before and those after"
+    emits: ClassVar[str] = "the old and the new version of joined rows that changed in the epoch"
     reads_touched = True
 
     def __init__(
@@ -131,7 +131,9 @@ class ChangesJoin(KeyedOperator):
             raise EpochFailedError(
                 f"Operator {self.name!r} got a change whose column {CHANGE.name!r} is neither 1 "
                 "nor -1.",
-                remedy=f"Let the map before as_changes() give every row a {CHANGE.name!r}.",
+                remedy=(
+                    f"Set {CHANGE.name!r} to 1 or -1 in every row, in the map before as_changes()."
+                ),
                 operator=self.name,
             )
         known, prior = data.state.find(keys, groups.key_groups)
@@ -195,7 +197,7 @@ class ChangesJoin(KeyedOperator):
         before: tuple[IntArray, IntArray],
         after: list[IntArray],
     ) -> pa.RecordBatch:
-        """Return what the joined rows change by, netted; rows that leave come first.
+        """Return the net changes of the joined rows, deletes first.
 
         `before`, `after`: number of rows of each key in each table.
         """
@@ -236,7 +238,7 @@ class ChangesJoin(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
     def _may_cancel_out(self, tables: list[Applied], count: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the keys of which joined rows may come and go in one epoch.
+        """Return a mask of the keys whose joined rows may be inserted and deleted in one epoch.
 
         Changes of one table differ, and so do the joined rows that have them. Rows without a match
         may be equal to those that are joined with nulls.
@@ -257,7 +259,7 @@ class ChangesJoin(KeyedOperator):
         right: IntArray,
         signs: npt.NDArray[np.int8],
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8], IntArray]:
-        """Return joined rows, signs and key numbers; -1 in `left` or `right` is for no row."""
+        """Return joined rows, signs and key numbers; -1 in `left` or `right` means no row."""
         key = np.where(
             left < 0, _values_at(tables[RIGHT].key, right), _values_at(tables[LEFT].key, left)
         )
@@ -285,24 +287,24 @@ def _num_rows(table: Applied, before: IntArray) -> IntArray:
 
 
 def _changed_rows(table: Applied) -> tuple[IntArray, IntArray]:
-    """Return key and position of the rows that leave a table, or come to it."""
+    """Return key and position of the rows deleted from a table, or inserted into it."""
     positions = np.flatnonzero(table.was_live != table.is_live)
     return table.key[positions], positions
 
 
 def _change_signs(table: Applied) -> npt.NDArray[np.int8]:
-    """Return the sign of each changed row: -1 for stored ones, which leave, else 1."""
+    """Return the sign of each changed row: -1 for stored rows, which are deleted, else 1."""
     return np.where(table.was_live, -1, 1).astype(np.int8)
 
 
 def _rows_before(table: Applied) -> tuple[IntArray, IntArray]:
-    """Return key and position of the rows that a table had before the epoch, of keys read."""
+    """Return key and position of a table's rows before the epoch, for the keys that were read."""
     positions = np.flatnonzero(table.was_live)
     return table.key[positions], positions
 
 
 def _rows_after(table: Applied) -> tuple[IntArray, IntArray]:
-    """Return key and position of the rows that a table has after the epoch, of keys read."""
+    """Return key and position of a table's rows after the epoch, for the keys that were read."""
     positions = np.flatnonzero(table.is_live)
     return table.key[positions], positions
 
@@ -336,7 +338,7 @@ def _pairs_of_equal_keys(
 def _unmatched_changes(
     table: Applied, was_unmatched: npt.NDArray[np.bool_], is_unmatched: npt.NDArray[np.bool_]
 ) -> tuple[IntArray, npt.NDArray[np.int8]]:
-    """Return position and sign of rows without a match that leave, or come.
+    """Return position and sign of unmatched rows that are deleted, or inserted.
 
     `was_unmatched`, `is_unmatched`: masks of the keys without rows in the other table, before and
     after the epoch.

@@ -79,7 +79,7 @@ class IntervalJoin(JoinOperator):
 
     marks_of_state: ClassVar = (pa.field(_MET, pa.bool_()), pa.field(_ROWS, pa.int64()))
     kind = "join"
-    emits = "pairs, as the second row of each comes"
+    emits = "pairs, when the second row of each arrives"
     reads_touched = True
 
     def __init__(
@@ -460,7 +460,7 @@ class _Bucketed:
         return counts
 
     def is_among(self, others: _Bucketed) -> Bools:
-        """Return a mask of the rows that `others` has too: same key, side, bucket and number."""
+        """Return a mask of the rows that `others` also has: same key, side, bucket and number."""
         every = self.followed_by(others)
         row = _number_distinct(every.key, every.side, every.bucket, every.number)
         split = len(self.key)

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 _STAYS: Final = 2
 """Side of the entry that holds the newest row of the right before the watermark."""
 _NO_PANE: Final = 253_402_300_799_999_999
-"""Its pane: the last moment that can be shown, which no watermark passes."""
+"""Its pane: the largest event time, which no watermark passes."""
 
 
 class NewestJoin(JoinOperator):
     """Join of each row with the newest row of another stream."""
 
     kind = "join newest"
-    emits = "rows of the left with the newest of the right, once the watermark has passed them"
+    emits = "left rows with the newest right row, once the watermark has passed them"
 
     def __init__(
         self,

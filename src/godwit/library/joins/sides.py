@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 LEFT: Final = 0
 RIGHT: Final = 1
 SIDE: Final = f"{RESERVED_PREFIX}_side"
-"""Column that says which stream a row is of."""
+"""Column that says which stream a row comes from."""
 NUMBER: Final = f"{RESERVED_PREFIX}_number"
 """Column that tells entries of one key, pane and side apart."""
 PROBE: Final = -1
-"""Number of a row that meets others and is not kept."""
+"""Number of a row that is matched with others but not stored."""
 MOMENT: Final = f"{RESERVED_PREFIX}_moment"
 """Column of a row's event time, in microseconds."""
 
@@ -323,7 +323,7 @@ class Slices:
 def within(
     key: IntArray, first: IntArray, last: IntArray, other_key: IntArray, moment: IntArray
 ) -> Slices:
-    """Find, for n rows, the range of other rows of the same key whose time is in an interval.
+    """Find, for n rows, the range of other rows with the same key and a time in an interval.
 
     Row i matches other rows with ``first[i] <= moment <= last[i]``. `key`, `first`, `last`: shape
     ``(n,)``. `other_key`, `moment`: key and time of the other rows.

@@ -145,7 +145,7 @@ class ListOfKey(OfKey, Sequence[T]):
         return self._whole_look_ahead()[index]
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it has the elements of another list."""
+        """Return whether another list has the same elements."""
         if isinstance(other, list | ListOfKey):
             return self._whole_look_ahead() == list(other)
         return NotImplemented

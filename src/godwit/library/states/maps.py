@@ -54,7 +54,7 @@ LISTING: Final = "listing"
 _ITEM_ENTRY: Final = -1
 _MAX_SEEN_ITEMS: Final = 64
 _MAX_TRIES: Final = 1000
-"""Look-ups by row columns that may fail before columns are no longer searched."""
+"""Failed look-ups by row columns after which columns are no longer searched."""
 _INT64: Final = range(-(2**63), 2**63)
 _HEAD: Final = -2
 _COUNTS: Final = struct.Struct("<qq")
@@ -522,7 +522,7 @@ class _Listings:
                     written.remove(listing.group, (number, *self._no_item))
 
     def _read_heads(self, key_numbers: list[int]) -> list[tuple[int, int]]:
-        """Return of each map its number of items, and the length of its listing (see `read`)."""
+        """Return each map's number of items, and the length of its listing (see `read`)."""
         looked = self._find_entries(key_numbers, [_HEAD] * len(key_numbers))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)

@@ -1,4 +1,4 @@
-"""``process`` with several named states, each read and written only as far as it is touched.
+"""``process`` with several named states, each read and written only where it is accessed.
 
 Each state is a state of the operator's own in the checkpoint, with chains, copies and versions of
 its own; timers are another one.  So states may be added, and one that is not touched by an epoch

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.values.codec import StateCodec
 
 Expired: TypeAlias = "Sequence[tuple[int, tuple[Any, ...]]]"
-"""Entries whose time has come: number of the key, and what tells entries of a key apart."""
+"""Expired entries: number of the key, and the columns that identify an entry of a key."""
 PAGE: Final = f"{RESERVED_PREFIX}_page"
 EXPIRES: Final = "expires"
 _LEAST_AHEAD: Final = 16
@@ -93,9 +93,11 @@ class StoredState:
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
             self.describe(),
-            problems=["it was kept with timers"] if "timers" in dict(stored.columns) else (),
-            remedy="Give the state a name of its own, under which it starts empty, and leave the "
-            "other one declared as it was.",
+            problems=["it was stored with timers"] if "timers" in dict(stored.columns) else (),
+            remedy=(
+                "Declare this state under a new name, under which it starts empty, and keep the "
+                "old declaration."
+            ),
             operator=self.operator,
             state=self.name,
         )
@@ -135,7 +137,7 @@ class StoredState:
         return entries.keys, entries.values
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
-        """Encode values to bytes; raise `StateEncodingError` if one cannot be.
+        """Encode values to bytes; raise `StateEncodingError` if one fails.
 
         `whose`: returns, as text for errors, the key (and item) of value number i.
         """
@@ -153,7 +155,7 @@ class StoredState:
     def decoded(
         self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
     ) -> list[Any]:
-        """Decode values from bytes; raise `StateEncodingError` if one cannot be.
+        """Decode values from bytes; raise `StateEncodingError` if one fails.
 
         `whose`: returns, for errors, the key of value number i, and its item as text.
         """
@@ -389,7 +391,7 @@ class Cells(ABC):
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, key_numbers: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
-        """Look up entries by key number and the columns that tell entries of a key apart.
+        """Look up entries by key number and the columns that identify an entry of a key.
 
         `apart`: these columns.
         """

@@ -150,9 +150,12 @@ class WindowedCompute(EventTimeOperator, ComputeOperator):
         if column_or_none(rows, PANE) is None:
             if self.grid.panes_per_window > 1 and not self.may_duplicate:
                 raise InvalidInputError(
-                    f"The initial state of operator {self.name!r} is given by windows, and its "
+                    f"The initial state of operator {self.name!r} is given by window, but its "
                     "windows overlap and are emitted as they grow, so they share panes.",
-                    remedy="Give partial states by pane, in a column 'pane'; or begin without.",
+                    remedy=(
+                        "Give partial states by pane, in a column 'pane', or start without "
+                        "initial state."
+                    ),
                     operator=self.name,
                 )
             starts = times_of(self.name, rows, WINDOW_START, time_type)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 Span: TypeAlias = tuple[int, int]
-"""From the one position up to, but not including, the other."""
+"""From the first position up to, but not including, the second."""
 Part: TypeAlias = "Span | int"
 """A window that is built, by its cuts; or the run of panes from one cut to the next."""
 
@@ -268,7 +268,7 @@ def search_auxiliary(spans: Spans, most_nodes: int) -> tuple[Built, float]:
 
 
 _WORTH_CHANGING = 0.85
-"""Share of today's cost that the other way must stay below; measured costs differ a little."""
+"""Fraction of the current cost that the alternative must stay below, since measurements vary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +295,7 @@ class WindowCounts:
     merged: float = 0.0  # keys in the parts of the windows that close
 
     def __add__(self, other: WindowCounts) -> WindowCounts:
-        """Add up two stretches."""
+        """Add the counts of two periods."""
         names = (field.name for field in fields(self))
         return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
@@ -421,13 +421,13 @@ class ConsolidationProblem:
         require_load(self.pane_keys, "pane_keys")
         set_field(self, "windows", tuple((int(first), int(end)) for first, end in self.windows))
         if not self.windows or len(set(self.windows)) != len(self.windows):
-            raise wrong_value("windows", self.windows, "name at least one, each once")
+            raise wrong_value("windows", self.windows, "give one window or more, each once")
         if not self.ready.keys().isdisjoint(self.windows):
-            raise wrong_value("ready", self.ready, "leave windows out that are to be built")
+            raise wrong_value("ready", self.ready, "leave out the windows that are to be built")
         for first, end in (*self.windows, *self.ready):
             if not 0 <= first < end <= len(self.pane_keys):
                 raise wrong_value(
-                    "windows", (first, end), f"give panes of the {len(self.pane_keys)} there are"
+                    "windows", (first, end), f"give ranges within the {len(self.pane_keys)} panes"
                 )
         most = float(self.pane_keys.max())
         if self.all_keys is None:

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
 
 _CONSOLIDATES: Final = "_windows"
-"""Put behind the name of a windowed aggregate: its consolidate part."""
-_WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
+"""Suffix of the name of a windowed aggregate's consolidate part."""
+_WHERE: Final = {False: "", True: ", with its partials or separate from them, by measured cost"}
 
 
 def _check_free_names(
     flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
 ) -> None:
-    """Raise if the name of one of `parts`, the phases of `whole`, is taken in the flow."""
+    """Raise if another operator of the flow has the name of a phase (`parts`) of `whole`."""
     names = {operator.name for operator in flow.operators} - {whole.name}
     for part in parts:
         if part.name in names:
             raise InvalidFlowError(
-                f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
-                f"{whole.name!r}, whose windows are consolidated apart.",
+                f"Operator {part.name!r} of flow {flow.name!r} has the name of a phase of "
+                f"{whole.name!r}, whose windows run in two phases.",
                 remedy="Give one of the two another name.",
                 flow=flow.name,
                 operator=part.name,

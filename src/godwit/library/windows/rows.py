@@ -54,7 +54,7 @@ class RowWindowsOperator(KeyedOperator):
     """Operator of aggregates of each key's last rows, emitted by number of rows."""
 
     kind = "compute over rows"
-    emits: ClassVar[str] = "windows, once each, when their last row has come"
+    emits: ClassVar[str] = "windows, once each, when their last row has arrived"
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from godwit.time.event_time import Arrivals, EpochTime
 
 _SECOND: Final = "_second"
-"""Put behind the name of a windowed aggregate: the second slots of its compute part."""
+"""Suffix of the name of the second slots of a windowed aggregate's compute part."""
 _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
@@ -59,7 +59,7 @@ class ComputePart(WindowedCompute):
     the name of the windowed aggregate, and hence its state.
     """
 
-    emits = "partial states of windows that are over"
+    emits = "partial states of windows that have closed"
     reads_touched = False
 
     def __init__(self, whole: WindowedCompute, slot: int = 0) -> None:
@@ -100,7 +100,7 @@ class ConsolidatePart(EventTimeOperator):
     """Consolidate part: merges partials by key into windows."""
 
     kind = "windowed consolidate"
-    emits = "windows that are over"
+    emits = "windows that have closed"
 
     def __init__(
         self,
