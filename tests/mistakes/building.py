@@ -15,7 +15,12 @@ SPARK_NAMES = (
     _M("orders.cache()", "no 'cache'", "source 'orders'", "Leave it out"),
     _M("orders.print()", "no 'print'", "source 'orders'", "gw.sinks.console()"),
     _M('keyed.tumbling("1 minute")', "no 'tumbling'", "orders' by k", "window(gw.tumbling("),
-    _M('keyed.compute(m=gw.mean("v").alias("m"))', "no 'alias'", "gw.mean('v')", "Name the result"),
+    _M(
+        'keyed.compute(m=gw.mean("v").alias("m"))',
+        "no attribute 'alias'",
+        "gw.mean('v')",
+        "Name the result",
+    ),
     _M(
         'keyed.compute(m=gw.sum("v") / gw.count())',
         *("used in an expression", "gw.sum('v')", "in a map after it"),
@@ -120,18 +125,21 @@ COLUMNS = (
     ),
     _M('explain(keyed.compute(t=gw.sum("vv")))', "not have", "column 'vv'", "Did you mean 'v'?"),
     _M('explain(keyed.compute(t=gw.sum("k")))', "type string", "Result 't' of", "cast the column"),
-    _M('explain(keyed.compute(t=gw.sum("v + ")))', "missing at the end", "'v + '", "Compute with"),
+    _M('explain(keyed.compute(t=gw.sum("v + ")))', "ends too early", "'v + '", "operators"),
     _M('explain(keyed.compute(t=gw.sum("v * k")))', "cannot be", "(`v` * `k`)", "Cast columns"),
     _M(
-        'explain(keyed.compute(n=gw.count(where="v => 3")))', "'>' is not", "character 4", "compare"
+        'explain(keyed.compute(n=gw.count(where="v => 3")))',
+        "'>' is unexpected",
+        "character 4",
+        "comparisons",
     ),
     _M(
         'explain(keyed.compute(n=gw.count(where="v = 1 && price > 2")))',
-        *("'&& price > 2' cannot be parsed", "character 7", "and, or, not"),
+        *("'&& price > 2' cannot be parsed", "character 7", "and, or and not"),
     ),
     _M(
         """explain(keyed.compute(n=gw.count(where="lowr(k) = 'a'")))""",
-        *("there is no function 'lowr'. Did you mean 'lower'?", "character 1", "functions are"),
+        *("there is no function 'lowr'. Did you mean 'lower'?", "character 1", "the functions"),
     ),
     _M(
         'keyed.compute(n=gw.count(), formerly="other")',

@@ -39,7 +39,7 @@ SOURCES = (
     _M('gw.sources.kafka("kafka://host:9092", "t")', "a URL", "Kafka source of 't'", "'host:9092'"),
     _M('gw.sources.kafka("host", "t")', "'host' is not host:port", "Kafka source", "broker:9092"),
     _M('gw.sinks.kafka("host:99999", "t")', "not host:port", "'host:99999'", "host:port"),
-    _M('gw.sources.kafka("h:1", "a,b")', "cannot be the name", "topic 'a,b'", "['a', 'b']"),
+    _M('gw.sources.kafka("h:1", "a,b")', "not a valid name", "topic 'a,b'", "['a', 'b']"),
     _M('gw.sources.kafka("h:1", subscribe="t")', "'subscribe'", "kafka", "is topics= here"),
     _M(
         'gw.sources.kafka("h:1", "t", startingOffsets="latest")',
@@ -49,18 +49,16 @@ SOURCES = (
         'gw.sources.kafka("h:1", "t", maxOffsetsPerTrigger=100)',
         *("no argument 'maxOffsetsPerTrigger'", "kafka", "is max_rows_per_epoch= here"),
     ),
-    _M(
-        'gw.sources.kafka("h:1", "t", start="newest")', "not a place to begin", "start=", '"latest"'
-    ),
+    _M('gw.sources.kafka("h:1", "t", start="newest")', "not a valid start", "start=", '"latest"'),
     _M(
         'gw.sources.kafka("h:1", "t", config={"kafka.security.protocol": "ssl"})',
         *(
-            "'kafka.security.protocol', which is an option of Spark only",
+            "'kafka.security.protocol', which is an option only of Spark",
             "config",
             "'security.protocol'",
         ),
     ),
-    _M('gw.sources.kafka("h:1", "t", value="json")', "not known", "source of 't'", "schema="),
+    _M('gw.sources.kafka("h:1", "t", value="json")', "unknown", "source of 't'", "schema="),
 )
 
 SINKS = (

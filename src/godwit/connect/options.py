@@ -15,7 +15,7 @@ def check_path(sink: str, path: object) -> None:
         raise wrong_option(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
     if not os.fspath(path):
         raise SinkError(
-            f"The {sink} sink was given an empty path.",
+            f"The {sink} sink has an empty path.",
             remedy='Give a directory, as in "out/by_plane", or a URI.',
         )
     check_location(os.fspath(path), SinkError)
@@ -33,6 +33,6 @@ def wrong_option(sink: str, what: str, value: object, wanted: str) -> SinkError:
     """Return the error that an argument (`what`) of a sink has a wrong type; `wanted`: examples."""
     article = "a " if what in ("path", "connection", "table") else ""
     return SinkError(
-        f"The {sink} sink was given {article}{what} of type {type(value).__name__}.",
+        f"The {sink} sink has {article}{what} of type {type(value).__name__}.",
         remedy=f"Give {wanted}.",
     )

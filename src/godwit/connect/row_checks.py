@@ -1,4 +1,4 @@
-"""Checks for rows that a target can never take, on whole columns before the commit.
+"""Checks for rows that a target can never store, on whole columns before the commit.
 
 A check is made of rules, each about the values of one column.  A value inside a list, a map or a
 struct counts for its row.  Whatever a rule does not say is for the target to refuse, which is then
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FIRST_DAY: Final = -719_162  # 0001-01-01
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
 _DAMAGED: Final = "is not a value of its type (text that is not UTF-8, a number that is too large)"
-_NULL: Final = "is null, which the target's column cannot be"
+_NULL: Final = "is null, but the target's column is not nullable"
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -40,7 +40,7 @@ class Rule:
 
 
 def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
-    """Return a mask of texts that hold a zero byte; ``None`` for other types."""
+    """Return a mask of texts that contain a zero byte; ``None`` for other types."""
     return pc.match_substring(values, "\0") if is_text(values.type) else None
 
 
@@ -81,7 +81,7 @@ def _has_nanoseconds(nanoseconds: pa.Array) -> pa.BooleanArray:
 
 
 def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
-    """Return a mask of maps that have a key twice; ``None`` for other types."""
+    """Return a mask of maps that have a duplicate key; ``None`` for other types."""
     if not pa.types.is_map(values.type):
         return None
     entries = _map_entries(values)
@@ -93,22 +93,24 @@ def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
     return pa.array(bad)
 
 
-NO_ZERO_BYTES: Final = Rule("holds a zero byte, which the target's text cannot", _with_zero_byte)
+NO_ZERO_BYTES: Final = Rule(
+    "contains a zero byte, which the target's text does not support", _with_zero_byte
+)
 # Dates and times that every engine reads alike.
-KNOWN_YEARS: Final = Rule("is of a year that is not one of 1 to 9999", _beyond_calendar)
+KNOWN_YEARS: Final = Rule("has a year outside of 1 to 9999", _beyond_calendar)
 NO_NANOSECONDS: Final = Rule(
     "has a fraction of a microsecond, which the target would drop", _with_nanoseconds
 )
 # Times of day and durations that microseconds in 64 bits express.
 WHOLE_MICROSECONDS: Final = Rule(
-    "is not a number of microseconds that the target can hold", _beyond_microseconds
+    "does not fit the target's range of microseconds", _beyond_microseconds
 )
-EACH_KEY_ONCE: Final = Rule("is a map with a key that comes twice", _with_key_twice)
+EACH_KEY_ONCE: Final = Rule("is a map with a duplicate key", _with_key_twice)
 
 
 def up_to_characters(limit: int) -> Rule:
     """Return the rule that a text has at most `limit` characters."""
-    reason = f"has more than the {limit} characters that the target's column holds"
+    reason = f"has more characters than the {limit} of the target's column"
     return Rule(reason, partial(_longer_than, limit))
 
 
@@ -121,7 +123,7 @@ def one_of(texts: tuple[str, ...]) -> Rule:
     """Return the rule that a text is one of `texts`."""
     shown = ", ".join(map(repr, texts[:5]))
     return Rule(
-        f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_not_among, texts)
+        f"is not one of the target's {len(texts)} values ({shown}, ...)", partial(_not_among, texts)
     )
 
 
@@ -182,7 +184,7 @@ class RowChecks:
 
 
 def _within_years(dtype: pa.DataType) -> tuple[int, int] | None:
-    """Return the integers by which a date or timestamp type stores years 1 and 9999: first, last.
+    """Return the integers of the first and the last time of the years 1 to 9999 in a type.
 
     ``None`` if the type cannot leave these years.
     """

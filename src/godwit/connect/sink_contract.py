@@ -111,7 +111,7 @@ def check_sink(
 
 @contextlib.contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Keep all there is from the garbage collector, which is called after each crash."""
+    """Exclude existing objects from garbage collection, which runs after each crash."""
     freezes = not gc.get_freeze_count()  # else the process wants its objects to stay so
     gc.freeze()
     try:
@@ -122,7 +122,7 @@ def _frozen_heap() -> Iterator[None]:
 
 
 class _CrashError(BaseException):
-    """The process dies, as far as the sink can see."""
+    """Simulated death of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,19 +153,19 @@ class _Epoch:
         return ()
 
     def dataframe(self) -> Any:
-        raise SinkError("check_sink has no Spark.", remedy="Take the rows from batches().")
+        raise SinkError("check_sink has no Spark.", remedy="Use the rows of batches().")
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
         if len(rejections.rows):
             raise SinkError(
                 f"The sink refused {rows.take(pa.array(rejections.rows)).to_pylist()}.",
-                remedy="Texts and integers are values of every target.",
+                remedy="Every target must accept texts and integers.",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """Epochs of a checkpoint, all of one history (see `godwit.sinks.sink.CommittedEpochs`)."""
+    """Epochs of a checkpoint, all of the same history (see `godwit.sinks.sink.CommittedEpochs`)."""
 
     latest_epoch: int
 
@@ -184,7 +184,7 @@ class _Committed:
 
 
 class _Views:
-    """Views that show nothing."""
+    """Views that ignore what they are shown."""
 
     def show(self, name: str, rows: pa.Table) -> None:
         """Do nothing."""
@@ -231,7 +231,7 @@ class _Check:
         """Check all rules of the contract of sinks."""
         self._reopen()
         if self._sink.keeps_epochs and self._sink.last_delivered() is not None:
-            self._fail("last_delivered", "a new target has an epoch already")
+            self._fail("last_delivered", "a new target already has an epoch")
         for _ in range(epochs):
             self._deliver_repeatedly(self._next_epoch())
         self._crash_everywhere(crashes, is_atomic=is_atomic)
@@ -248,7 +248,7 @@ class _Check:
     # -- rules ------------------------------------------------------------------------------------
 
     def _deliver_repeatedly(self, epoch: _Epoch) -> None:
-        """Deliver an epoch, perhaps again by the same sink or another one, or an earlier one."""
+        """Deliver an epoch, perhaps repeatedly by this sink or another, or an earlier epoch."""
         self._deliver(epoch)
         self._check_rows(epoch.epoch, "delivered once")
         if self._rng.random() < 0.5:
@@ -262,7 +262,7 @@ class _Check:
             self._check_rows(epoch.epoch, "delivered twice, by another sink after a restart")
 
     def _crash_everywhere(self, crashes: int | None, *, is_atomic: bool) -> None:
-        """Die once at each line that deliveries execute, in any order, or at some of them."""
+        """Crash once at each line that deliveries execute, in random order, or at some of them."""
         lines: list[Line] = []
         done: set[Line] = set()
         for number in itertools.count():
@@ -274,7 +274,7 @@ class _Check:
             self._crash(self._next_epoch(may_be_empty=False), line, is_atomic=is_atomic)
 
     def _crash(self, epoch: _Epoch, line: Line, *, is_atomic: bool) -> None:
-        """Deliver an epoch, die at a line, and continue as a start does.
+        """Deliver an epoch, crash at a line, and continue as after a restart.
 
         Instead of it, rows cannot be read from the checkpoint, sometimes.
         """
@@ -296,19 +296,24 @@ class _Check:
         where = where.format(steps.place)
         rows, before, after = self._rows(), self._state(number - 1), self._state(number)
         if is_atomic and rows not in (before, after):
-            self._fail("one step", f"{where} the target has {rows}, and neither all nor none")
+            self._fail(
+                "one step",
+                f"{where} the target has {rows}, which are neither all rows of the epoch nor none",
+            )
         if self._sink.keeps_epochs:
             point = self._sink.last_delivered()
             last = -1 if point is None else point.epoch
             if last == number and rows != after:
                 self._fail("one step", f"{where} the target has epoch {number} without its rows")
             if is_atomic and last < number and rows == after != before:
-                self._fail("one step", f"{where} the target has rows of epoch {number} without it")
+                self._fail(
+                    "one step", f"{where} the target has rows of epoch {number}, but not the epoch"
+                )
         self._sink.deliver(epoch)
         self._check_rows(number, f"delivered again {where}")
 
     def _deliver(self, epoch: _Epoch, steps: _Steps | None = None) -> None:
-        """Deliver an epoch, and learn which lines that executes, and how often."""
+        """Deliver an epoch, and record which lines that executes, and how often."""
         steps = steps or _Steps(type(self._sink))
         try:
             with steps:
@@ -326,7 +331,7 @@ class _Check:
         gc.collect()  # of a transaction that the crash left open
 
     def _deliver_beside_another(self) -> None:
-        """Let another sink deliver an epoch first; the earlier one may fail, but not write."""
+        """Deliver an epoch by another sink first; the earlier sink may fail, but must not write."""
         stale = self._sink
         self._reopen()
         epoch = self._next_epoch()
@@ -336,7 +341,7 @@ class _Check:
         self._check_rows(epoch.epoch, "delivered by two sinks that were opened before")
 
     def _roll_back(self) -> None:
-        """Roll the target back by two epochs, if it says that it can."""
+        """Roll the target back by two epochs, if it supports that."""
         self._reopen()
         if not self._sink.keeps_epochs or self._sink.cannot_roll_back() is not None:
             return
@@ -369,17 +374,17 @@ class _Check:
         self._reopen()
         point = self._sink.last_delivered()
         if point is None or point.epoch != number:
-            self._fail("continue_after", f"the last epoch is {point}, and not {number}")
+            self._fail("continue_after", f"the last epoch is {point}, not {number}")
         skipped = self._next_epoch()
         self._states.pop()
         self._sink.deliver(replace(skipped, epoch=number, point=_point(number)))
-        self._check_rows(number, "delivered though the sink continued after it")
+        self._check_rows(number, "delivered although the sink continued after it")
         epoch = self._next_epoch()
         self._sink.deliver(epoch)
         self._check_rows(epoch.epoch, "delivered after the sink continued")
 
     def _share(self) -> None:
-        """Let other sinks of the query, and of another one, deliver epochs of their own.
+        """Deliver epochs by other sinks of the query, and of another query.
 
         A target may be for one sink: then `open` refuses the others, or the start does, since the
         target has an epoch already.
@@ -443,11 +448,11 @@ class _Check:
         return _sorted(tuple(row[name] for name in self._columns) for row in named)
 
     def _reopen(self) -> None:
-        """Open another sink, as a start does."""
+        """Open another sink, as after a restart."""
         sink = self._make()
         if not isinstance(sink, Sink):
             raise SinkError(
-                f"check_sink was given a function that returns a value of type {type_name(sink)}.",
+                f"The function passed to check_sink returns a value of type {type_name(sink)}.",
                 remedy="Derive the sink from gw.sinks.Sink.",
             )
         sink.check_columns(self._context)
@@ -456,7 +461,7 @@ class _Check:
         self._sinks.append(sink)
 
     def _check_last(self, epoch: int) -> None:
-        """Raise unless the target says that an epoch is its last one; empty ones may be missing."""
+        """Raise unless an epoch is the target's last one; empty epochs may be missing."""
         if not self._sink.keeps_epochs:
             return
         point = self._sink.last_delivered()
@@ -476,8 +481,8 @@ class _Check:
             more, fewer = Counter(rows), Counter(expected)
             self._fail(
                 "rows",
-                f"of epoch {epoch}, {how}, the target lacks {list((fewer - more).elements())} and "
-                f"has {list((more - fewer).elements())} too many",
+                f"at epoch {epoch}, {how}, the target lacks {list((fewer - more).elements())} "
+                f"and has the extra rows {list((more - fewer).elements())}",
             )
 
     def _fail(self, rule: str, what: str) -> None:
@@ -490,7 +495,7 @@ class _Check:
 
 
 class _Steps:
-    """Context that counts the lines of a class's package that this thread executes, and may die.
+    """Context that counts the executed lines of a class's package, and may crash at one.
 
     `line`: at which it raises `_CrashError`, when it is reached for the `turn`th time; ``None``:
     it only counts.
@@ -520,7 +525,7 @@ class _Steps:
         return self._count if file.startswith(self._place) and file != __file__ else None
 
     def _count(self, frame: FrameType, event: str, argument: object) -> Any:  # noqa: ARG002
-        """Count a line, or die there."""
+        """Count a line, or crash there."""
         if event == "line":
             line = (frame.f_code.co_filename, frame.f_lineno)
             self.counts[line] += 1
@@ -536,5 +541,5 @@ def _point(epoch: int) -> HistoryPoint:
 
 
 def _sorted(rows: Iterable[Row]) -> list[Row]:
-    """Return rows in an order that nulls have, too."""
+    """Return sorted rows; nulls are allowed."""
     return sorted(rows, key=lambda row: tuple((value is not None, value) for value in row))

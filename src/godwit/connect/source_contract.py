@@ -70,7 +70,7 @@ def check_source(
     """
     if not isinstance(source, Source):
         raise SourceError(
-            f"check_source was given a value of type {type_name(source)}.",
+            f"check_source got a value of type {type_name(source)}.",
             remedy="Derive the source from gw.sources.Source.",
         )
     _Check(source, add, max_rows, exact_limits, ordered_within).run()
@@ -128,18 +128,20 @@ class _Check:
         schema = self._call_method("schema", lambda: self._source.schema)
         if not isinstance(schema, pa.Schema):
             self._fail_rule(
-                "schema", f"schema is a value of type {type_name(schema)}, no pa.Schema"
+                "schema", f"schema is a value of type {type_name(schema)}, not a pa.Schema"
             )
         if not schema.names or len(set(schema.names)) < len(schema.names):
-            self._fail_rule("schema", f"its columns are {schema.names}: none, or one of them twice")
+            self._fail_rule(
+                "schema", f"its columns are {schema.names}: there are none, or duplicates"
+            )
         if not schema.equals(self._source.schema):
-            self._fail_rule("schema", "it gives another schema when it is asked again")
+            self._fail_rule("schema", "a second call returns another schema")
         self._schema = schema
         identity = self._call_method("identity", lambda: self._source.identity)
         if not isinstance(identity, str) or not identity:
-            self._fail_rule("identity", f"its identity is {identity!r}, no text")
+            self._fail_rule("identity", f"its identity is {identity!r}, not a string")
         if identity != self._source.identity:
-            self._fail_rule("identity", "it gives another identity when it is asked again")
+            self._fail_rule("identity", "a second call returns another identity")
         arrival = self._source.arrival_time
         if arrival is not None and (
             arrival not in schema.names or not pa.types.is_timestamp(schema.field(arrival).type)
@@ -165,11 +167,13 @@ class _Check:
         end = self._call_latest(start, limit=self._max_rows)
         rows = self._read_splits(self._source, self._call_splits(start, end, 1))
         if not rows.num_rows:
-            self._fail_rule("rows", "there is nothing to read from its start", "Give it some rows.")
+            self._fail_rule(
+                "rows", "it has no rows to read from its start", "Give the source some rows."
+            )
         return _Range(begin=start, end=end, rows=rows)
 
     def _check_split_counts(self, sample: _Range) -> None:
-        """Check that any number of splits gives the same rows in the same order."""
+        """Check that any number of splits gives the same rows, in the same order."""
         for parallelism in _PARALLELISMS:
             splits = self._call_splits(sample.begin, sample.end, parallelism)
             rows = self._read_splits(self._source, splits)
@@ -183,7 +187,7 @@ class _Check:
                 self._check_split(split)
         none = self._call_splits(sample.end, sample.end, 2)
         if self._read_splits(self._source, none).num_rows:
-            self._fail_rule("splits", "between a position and itself there are rows")
+            self._fail_rule("splits", "there are rows between a position and itself")
 
     def _check_split(self, split: Split) -> None:
         """Check the name, the number of rows and the size of a split."""
@@ -194,12 +198,12 @@ class _Check:
             if count > split.rows or (split.exact and count != split.rows):
                 self._fail_rule(
                     "splits",
-                    f"{split.what!r} says {counted(split.rows, 'row')} and gives {count}",
-                    "Say exact=False where it may have fewer, or rows=None where that is not "
-                    "known.",
+                    f"{split.what!r} declares {counted(split.rows, 'row')}, but returns {count}",
+                    "Use exact=False if it may have fewer, or rows=None if their number is "
+                    "unknown.",
                 )
         if split.size_bytes is not None and split.size_bytes < 0:
-            self._fail_rule("splits", f"{split.what!r} says {split.size_bytes} bytes")
+            self._fail_rule("splits", f"{split.what!r} declares {split.size_bytes} bytes")
 
     def _check_repeated_reads(self, sample: _Range) -> None:
         """Check that a split gives the same rows again, in any order, in any copy."""
@@ -210,7 +214,7 @@ class _Check:
             raise self._rule_error(
                 "splits",
                 f"they cannot be pickled: {error_line(error)}",
-                "Put only values into payload= that can be pickled.",
+                "Put only picklable values into payload=.",
             ) from error
         for split, again in zip(splits, shipped, strict=True):
             rows = self._read_splits(self._source, [split])
@@ -247,7 +251,7 @@ class _Check:
                 "columns",
                 sample.rows.select(columns),
                 rows,
-                f"asked for {columns}, differs from all",
+                f"a read of {columns} differs from that of all columns",
             )
 
     def _check_limits(self, sample: _Range) -> None:
@@ -262,19 +266,19 @@ class _Check:
             if not rows.num_rows and not has_gap:
                 self._fail_rule(
                     "limits",
-                    f"of {counted(total, 'row')} a limit of {limit} gives none, so a query would "
-                    "never advance",
-                    "Let latest advance by at least one row where there is one.",
+                    f"with {counted(total, 'row')}, a limit of {limit} gives none, so a query "
+                    "would never advance",
+                    "latest must advance by at least one row if there is one.",
                 )
             if self._exact and rows.num_rows > limit:
                 self._fail_rule(
                     "limits",
                     f"a limit of {limit} gives {counted(rows.num_rows, 'row')}",
-                    "Cut the rows there, or say exact_limits=False.",
+                    "Cut the rows there, or set exact_limits=False.",
                 )
             expected = self._sorted_rows(self._first_rows(sample.rows, rows))
             self._check_equal(
-                "limits", expected, self._sorted_rows(rows), f"a limit of {limit}: other rows"
+                "limits", expected, self._sorted_rows(rows), f"a limit of {limit} gives other rows"
             )
         self._check_ranges(sample, max(1, total // 4))
 
@@ -313,16 +317,17 @@ class _Check:
             "continuing",
             self._sorted_rows(sample.rows),
             self._sorted_rows(rows),
-            "epoch by epoch, rows differ from those of one",
+            "read epoch by epoch, rows differ from those of a single epoch",
         )
         if position != sample.end:
             self._fail_rule(
                 "until",
-                f"read up to the end, the position is {position!r} and the end {sample.end!r}",
-                "Return a value equal to until= where it was reached.",
+                f"after reading to the end, the position is {position!r}, but the end is "
+                f"{sample.end!r}",
+                "Return a value equal to until= if it was reached.",
             )
         if self._call_latest(position, until=sample.end) != position:
-            self._fail_rule("until", "latest goes beyond the end that until= says")
+            self._fail_rule("until", "latest goes beyond until=")
 
     def _check_end(self, start: Position) -> None:
         """Check that a range's end holds when more rows arrive, with the same rows before it."""
@@ -337,7 +342,7 @@ class _Check:
             )
             limited = self._call_latest(start, limit=self._max_rows, until=end)
             if limited != until:
-                self._fail_rule("until", "rows that arrived later are within an earlier end")
+                self._fail_rule("until", "rows that arrived later are before an earlier end")
             self._check_new_rows(end)
 
     def _check_new_rows(self, end: Position) -> None:
@@ -350,10 +355,12 @@ class _Check:
             if self._read_splits(self._source, self._call_splits(position, after, 2)).num_rows:
                 return
             position = after
-        self._fail_rule("latest", "rows that were added after an end are not found from there on")
+        self._fail_rule(
+            "latest", "rows that were added after an end are not found by reading from it"
+        )
 
     def _check_resume(self, sample: _Range) -> None:
-        """Check that a copy of the source continues from a stored position, as a new process."""
+        """Check that a copy of the source continues from a stored position, like a new process."""
         middle = self._call_latest(
             sample.begin, limit=max(1, sample.rows.num_rows // 2), until=sample.end
         )
@@ -368,7 +375,7 @@ class _Check:
                 "continuing",
                 rest,
                 self._read_splits(other, splits),
-                "after a restart, other rows come",
+                "after a restart, the rows differ",
             )
             if other.latest(middle, limit=self._max_rows, until=sample.end) == middle != sample.end:
                 self._fail_rule("continuing", "after a restart, latest finds nothing more to read")
@@ -396,7 +403,7 @@ class _Check:
             shown = self._call_method("describe", self._source.describe, position)
             if not isinstance(shown, dict):
                 self._fail_rule(
-                    "describe", f"it returns a value of type {type_name(shown)}, no dict"
+                    "describe", f"it returns a value of type {type_name(shown)}, not a dict"
                 )
             self._after_storage("describe", shown)
             for _ in range(2):  # again at a restart
@@ -408,7 +415,7 @@ class _Check:
         self._call_method("close", self._pickled_copy().close)
         identity: Any = self._call_method("identity", lambda: self._source.identity)
         if not isinstance(identity, str):
-            self._fail_rule("identity", "it is gone once the source is closed")
+            self._fail_rule("identity", "it no longer exists once the source is closed")
 
     # -- calls, checked ---------------------------------------------------------------------------
 
@@ -421,7 +428,7 @@ class _Check:
         before = pickle.dumps(position)
         result = self._call_method("latest", lambda: self._source.latest(position, **options))
         if pickle.dumps(position) != before:
-            self._fail_rule("positions", "latest changes the position that it is given")
+            self._fail_rule("positions", "latest modifies its argument position")
         return self._after_storage("latest", result)
 
     def _after_storage(self, method: str, value: Any) -> Any:
@@ -434,14 +441,14 @@ class _Check:
         except Exception as error:
             raise self._rule_error(
                 "positions",
-                f"{method} returns what cannot be stored: {error_line(error)}",
-                "Use numbers, text, bytes, None, and lists and dicts of them.",
+                f"{method} returns a value that cannot be stored: {error_line(error)}",
+                "Use numbers, strings, bytes, None, and lists and dicts of them.",
             ) from error
         if stored != value:
             self._fail_rule(
                 "positions",
-                f"{method} returns {value!r}, which is {stored!r} once it was stored",
-                "Use numbers, text, bytes, None, and lists (no tuples) and dicts of them.",
+                f"{method} returns {value!r}, which becomes {stored!r} when stored and loaded",
+                "Use numbers, strings, bytes, None, and lists (not tuples) and dicts of them.",
             )
         return stored
 
@@ -467,23 +474,29 @@ class _Check:
             for batch in self._call_method("read", lambda s=split: list(source.read(s, names))):
                 if isinstance(batch, Unreadable):
                     if batch.rows.schema != source.unreadable:
-                        self._fail_rule("unreadable rows", "their columns are not those it says")
+                        self._fail_rule(
+                            "unreadable rows", "their columns differ from the declared ones"
+                        )
                     continue
                 if not isinstance(batch, pa.RecordBatch):
                     self._fail_rule(
-                        "columns", f"read gives a value of type {type_name(batch)}, no RecordBatch"
+                        "columns",
+                        f"read yields a value of type {type_name(batch)}, not a RecordBatch",
                     )
                 seen = pa.schema([(field.name, field.type) for field in batch.schema])
                 if seen != expected:
                     self._fail_rule(
                         "columns",
-                        f"asked for {expected.names}, read gives\n{seen}\ninstead of\n{expected}",
+                        f"for the columns {expected.names}, read yields\n"
+                        f"{seen}\n"
+                        "instead of\n"
+                        f"{expected}",
                     )
                 batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
         return pa.Table.from_batches(batches, schema=expected)
 
     def _check_equal(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
-        """Raise the error of a broken rule if two tables have different rows; NaN equals itself.
+        """Raise the error of a broken rule if two tables have different rows; NaN equals NaN.
 
         `what`: subject of the error.
         """
@@ -509,7 +522,7 @@ class _Check:
             raise
         except Exception as error:
             raise self._rule_error(
-                method, f"{method} raised {error_line(error)}", "See the error that caused this."
+                method, f"{method} raised {error_line(error)}", "See the cause of this error."
             ) from error
 
     def _fail_rule(self, rule: str, what: str, remedy: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The controller: a running stream that balances and scales itself.
+"""The controller, which balances and scales a running stream.
 
 Observe → evaluate → decide → act, once a *statistics period*, by the adaptation loop of Madsen et
 al., "Integrative dynamic reconfiguration in a parallel stream processing engine", Algorithm 1: give

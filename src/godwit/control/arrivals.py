@@ -1,4 +1,4 @@
-r"""Arrival rate at the sources, and when it last changed.
+r"""Arrival rate at the sources, and the time of its last change.
 
 The processing rate shows the capacity of a query, not the load it has to carry (Kalavri et al.,
 "Three steps is all you need", OSDI 2018).  All rows that have ever arrived are those that were
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _MAX_INTERVALS = 40
 _STEP_INTERVALS = 2
-"""Intervals in a row that a change takes."""
+"""Number of intervals in a row that establish a change."""
 _MIN_USUAL_INTERVALS = 4
 """Min. number of earlier intervals for the usual rate; the max. is four times as many."""
 _LENGTHS = (1, 2, 4)
-"""Numbers of intervals in a row by which noise is measured."""
+"""Numbers of consecutive intervals over which noise is measured."""
 _MIN_NOISE_EPOCHS = 4 * _LENGTHS[-1]
-"""Min. number of epochs that measure noise; with fewer, the last measurement holds."""
+"""Min. number of epochs to measure noise; with fewer, the last measurement is kept."""
 _LEAST_STEP = np.log(1.5)
-"""A rise that ends the statistics period."""
+"""Rise of the rate that ends the statistics period."""
 _LEAST_CHANGE = np.log(1.2)
 """Min. change of the rate that is detected; below it, the mean is accurate enough."""
 _ERRORS = 4.0
@@ -75,7 +75,7 @@ class ArrivalCurve:
         )
 
     def add_epoch(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
-        """Add an epoch that took `rows` rows at `at_s`, when sources had `backlog_rows` besides.
+        """Add an epoch of `rows` rows at `at_s`, when sources had `backlog_rows` more rows.
 
         ``None``: sources do not report a backlog.
         """
@@ -163,7 +163,7 @@ class ArrivalCurve:
 
     @property
     def is_unsettled(self) -> bool:
-        """True if only the last interval has another rate, so that it may be a change or noise."""
+        """True if only the last interval has another rate, which may be a change or noise."""
         rates = np.log(self._last_rates(4 * _MIN_USUAL_INTERVALS + 1))
         if len(rates) < _MIN_USUAL_INTERVALS + 1 or len(self._times_s) < 2:
             return False
@@ -220,7 +220,7 @@ class ArrivalCurve:
         return every
 
     def drop_old(self) -> None:
-        """Drop the points that no rate needs any more; after a change, all before it."""
+        """Drop the points that no rate needs; after a change, all points before it."""
         since_change = self._intervals_since_change()
         num_kept = _MAX_INTERVALS
         if self.step_s is not None:
@@ -240,6 +240,6 @@ def _median_and_noise(rates: FloatArray) -> tuple[float, float]:
 
 
 def _median(values: FloatArray) -> float:
-    """Return the median of a few values; ``np.median`` takes twenty times as long for them."""
+    """Return the median of a few values; twenty times as fast as ``np.median``."""
     ordered = np.sort(values)
     return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

@@ -1,4 +1,4 @@
-"""Trend of the backlog of sources: worked off, still growing, or permanent.
+"""Trend of the backlog of sources: falling, still growing, or permanent.
 
 A backlog is worked off, or still grows, if it has a trend beyond its own noise: the slope of a line
 through its last periods, for parts of several lengths, since a backlog that grew before it fell has
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _FEWEST_BACKLOGS = 6
-"""Periods behind in a row from which the noise of a backlog is known."""
+"""Number of consecutive periods with a backlog after which its noise is known."""
 _MOST_BACKLOGS = 16
-"""Periods that are looked at for a trend."""
+"""Number of periods that are tested for a trend."""
 _SHORTEST_TREND = 4
-"""Periods of the shortest part in which a trend may show."""
+"""Number of periods of the shortest trend."""
 _STUDENT = (
     2.919986, 2.353363, 2.131847, 2.015048, 1.943180, 1.894579, 1.859548,
     1.833113, 1.812461, 1.795885, 1.782288, 1.770933, 1.761310,
 )  # fmt: skip
 """95 % quantiles of Student's t, for parts of `_SHORTEST_TREND` to `_MOST_BACKLOGS` periods.
 
-A line leaves two degrees of freedom less. SciPy, which has them, is an extra.
+A line takes two degrees of freedom. SciPy, which has the quantiles, is an extra.
 """
 _MATERIAL_SLOPE = 0.05
-"""Share of a backlog a period by which it must not fall unseen."""
+"""Fall of a backlog per period, as a share, that must be detected."""
 _UNCHANGED_FACTOR = 1.1
-"""Factor within which a backlog stays as it is, where its noise is not known."""
+"""Factor within which a backlog counts as constant if its noise is unknown."""
 
 
 class BacklogTrend:
@@ -45,7 +45,7 @@ class BacklogTrend:
         self._rows: deque[int] = deque(maxlen=_MOST_BACKLOGS)  # of periods in a row that lagged
 
     def is_changing(self, rows: int, executors: int, *, behind: bool) -> bool:
-        """Add a period's backlog; return whether it is worked off, or still grows.
+        """Add a period's backlog; return whether it falls, or still grows.
 
         `behind`: it is more than an epoch takes anyway; otherwise it counts as worked off.
         """

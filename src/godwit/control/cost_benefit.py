@@ -1,4 +1,4 @@
-"""Moves of a plan that pay: benefit and cost of balancing.
+"""Selection of a plan's moves by the benefit and cost of balancing.
 
 A plan gains the time by which the busiest executor, for which every epoch waits, is relieved over
 the *horizon*, and what no longer crosses executors; it costs the time that the busiest link needs
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray, IntArray
 
 LEAST_GAIN = 0.05
-"""By how much of the mean the busiest executor must be relieved, or the load distance fall."""
+"""Min. fall of the busiest executor's load, or the load distance, as a share of the mean."""
 CERTAIN = 4.0
 """Standard errors by which an executor must differ from the mean before it counts as uneven.
 
-Chance does so once in 16,000 looks: five hours of ten executors and periods of ten seconds.
+By chance this happens once in 16,000 tests: five hours of ten executors with ten-second periods.
 """
 _MARGIN = 2.0
 """Standard errors by which its difference must exceed the bound."""
 _WIDER, _WIDEST_AFTER = 0.25, 30
-"""Growth of the bound, as a share, and the periods without moves after which it is reached.
+"""Growth of the bound, as a share, and the number of periods without moves until it is reached.
 
-A load just within the bound is looked at for hours, and would be found beyond it sooner or later.
+A load just within the bound is tested for hours, and would exceed it by chance at some time.
 """
 LEAN = 0.5
-"""Share of the mean load below which an executor that was asked for counts as one without work."""
+"""Share of the mean load below which a requested executor counts as idle."""
 _LEAST_BUSY = 0.01
-"""The same as a share of an executor's time: on a stream with little to do nothing moves."""
+"""The same as a share of an executor's time, so that nothing moves on a nearly idle stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Thresholds and prices by which a move pays."""
+    """Thresholds and prices that decide whether a move pays."""
 
     # by how much of the mean an executor's load index may differ from it before key groups move
     max_load_distance: float
@@ -76,7 +76,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectedMoves:
-    """Moves of a plan that pay, and the reason why the others do not."""
+    """Moves of a plan that pay, and the reason why other moves do not."""
 
     assignment: IntArray  # the plan, cut short; today's places where nothing is to move
     order: IntArray  # key groups that move, in order
@@ -216,7 +216,9 @@ def select_moves(
     )
     moved = np.concatenate([balanced.order, first_moves, last_moves])
     if not len(moved):
-        return replace(balanced, reason="the budget lets no key group leave draining executors")
+        return replace(
+            balanced, reason="the budget allows no key group to leave draining executors"
+        )
     # Balance first: it was planned with the rest of the draining executors' load still to come.
     return _effect_of(plan, moved)
 
@@ -344,11 +346,11 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
     mean = metrics.mean_index(problem)
     even = ""
     if selected.distance_before <= _widened_distance_bound(terms.max_load_distance, terms.even_for):
-        even = "the load is even enough"
+        even = "the load is balanced enough"
     elif not is_uneven(problem, plan.variance, terms.max_load_distance, terms.even_for):
-        even = "the load is as even as so few rows can tell"
+        even = "too few rows to detect an uneven load"
     if not len(selected.order):
-        return even or "the planner moves nothing"
+        return even or "the planner proposes no moves"
     if terms.any_gain:
         return ""
     spares = selected.gain_s > selected.relief * terms.horizon_s
@@ -361,9 +363,9 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
         if _is_cut(problem, selected) and selected.variance_after < selected.variance_before:
             evened = selected.distance_before * mean  # parts are worth as much in the end
         if evened < max(LEAST_GAIN, selected.error) * mean:
-            return "no plan makes the load more even"
+            return "no plan makes the load more balanced"
         if evened < _LEAST_BUSY:
-            return "there is too little to do"
+            return "the load is too low"
     fills = terms.fills and is_lean(problem, problem.current)
     if selected.gain_s <= selected.cost_s and not fills:
         return "moving the state costs more than it gains"
@@ -371,7 +373,7 @@ def _rejection_reason(plan: _Plan, selected: SelectedMoves) -> str:
 
 
 def _is_cut(problem: Problem, selected: SelectedMoves) -> bool:
-    """Return whether the budget leaves no room for another key group beside the selected ones."""
+    """Return whether the budget has no room for another key group beside the selected ones."""
     limits = problem.limits
     full = limits.max_moves is not None and len(selected.order) >= limits.max_moves
     largest = float(problem.state_bytes.max(initial=0.0))

@@ -1,4 +1,4 @@
-r"""Speeds of executors, estimated from the cost of the same key groups here and there.
+r"""Speeds of executors, estimated from the costs of the same key groups on different executors.
 
 A machine may be slower than others, or become so; its key groups then look expensive, and a planner
 that took their cost for their own would be wrong wherever it puts them.  Key groups that *are* dear
@@ -46,29 +46,29 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _SIGMA_SPEED = np.log(2.0)
-"""Machines differ, and change, by a factor of two as a matter of course."""
+"""Machines commonly differ, and change over time, by a factor of two."""
 _SIGMA_KNOWN = np.log(2.0) / 2
-"""Deviation of an estimate that the period before has left."""
+"""Standard deviation of an estimate carried over from the previous period."""
 _SIGMA_KEY = np.log(2.0)
-"""Deviation of the change of one key group's cost between two periods."""
+"""Standard deviation of the change of one key group's cost between two periods."""
 _SIGMA_NOISE = 0.1
-"""Deviation of the cost of a row from period to period, beside chance among the rows."""
+"""Standard deviation of the cost per row between periods, beyond chance among the rows."""
 _SIGMA_ROW = 0.5
-"""Deviation of the cost of one row."""
+"""Standard deviation of the cost of one row."""
 _SIGMA_MACHINE = 0.05
-"""The same of all rows of an executor: machines do other things besides."""
+"""The same for all rows of an executor, since machines have other work, too."""
 _MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
 _ERRORS = 4.0
-"""Standard errors within which an executor counts as fast as the others."""
+"""Standard errors within which an executor counts as equally fast."""
 _CHANGE_PERIODS = 3
-"""Periods in a row that show a change, of which the last stands."""
+"""Number of consecutive periods that establish a change; the last one's speed is used."""
 _CHANGED_LOG_SPEED = np.log(1.5)
-"""A speed that differs by more is another one; by less, two estimates of the same."""
+"""Speeds that differ by more are different; others are two estimates of one speed."""
 _NEW = 0.33
-"""Weight of the latest period in what a key group costs as a rule."""
+"""Weight of the latest period in the usual cost of a key group."""
 _MAX_UNCERTAIN_KEY_GROUPS = 3
-"""Max. number of key groups whose median is as uncertain as a single one."""
+"""Max. number of key groups whose median is as uncertain as a single value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,7 +91,7 @@ class _Differences(NamedTuple):
 
 
 class Speeds:
-    """Estimates executors' speeds, period after period."""
+    """Estimator of executors' speeds, updated every period."""
 
     def __init__(self) -> None:
         self._measured_costs: dict[str, _Costs] = {}
@@ -200,7 +200,7 @@ class Speeds:
     def _estimate_slowness(
         self, here: list[str], differences: Sequence[_Differences]
     ) -> tuple[dict[str, float], FloatArray, bool]:
-        """Estimate how slow the executors `here` are, from former estimates and from differences.
+        """Estimate the slowness of the executors `here`, from former estimates and differences.
 
         Returns executor → slowness, the covariances of the errors, and whether an executor changed.
         """
@@ -314,7 +314,7 @@ def _median_with_variance(apart: FloatArray, variances: FloatArray) -> tuple[flo
 
 
 def _median(values: FloatArray) -> float:
-    """Return the median; a fraction of the time that `np.median` takes for so few values."""
+    """Return the median; faster than `np.median` for few values."""
     ascending, count = np.sort(values), len(values)
     return float(ascending[(count - 1) // 2] + ascending[count // 2]) / 2
 

@@ -1,4 +1,4 @@
-r"""Arrival rates to come, of a load that repeats: executors asked for before they are needed.
+r"""Forecast of a periodic load, so that executors are requested before they are needed.
 
 Executors take time to come.  Where the load has a period, such as a day with its night, the rate at
 which they will be needed is known by then: the forecast for a time :math:`t` is the median of the
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 _BINS: Final = 1024
 _WIDEST_S: Final = 1800.0
-"""Width of a bin up to which two become one; afterwards the oldest are forgotten."""
+"""Max. width of a bin; up to it, bins are merged in pairs, then the oldest are dropped."""
 _MAX_PAST_PERIODS: Final = 7
-"""Periods that a forecast is the median of, at most."""
+"""Max. number of periods whose median is the forecast."""
 _MIN_PERIODS: Final = 2
-"""Periods of history that there must be."""
+"""Min. number of periods of history."""
 _MIN_BINS_PER_PERIOD: Final = 8
-"""Bins, and periods of the controller, that a period has at least."""
+"""Min. number of bins, and of the controller's periods, in a period of the load."""
 _SEASONAL: Final = 0.5
-"""Autocorrelation from which on a load has a period."""
+"""Min. autocorrelation of a periodic load."""
 _MAX_ERROR_RATIO: Final = 0.8
 """Error over that of the forecast that all stays as it is, below which a forecast is used; it
 is dropped again at an error of 1."""
 _FIRST_LEAD_S: Final = 30.0
-"""Time that executors take to come, as long as none has been seen to."""
+"""Time that executors take to join, until it is measured."""
 _NEW_LEAD_WEIGHT: Final = 0.5
-"""Weight of a new time beside those before."""
+"""Weight of a new measurement of time in the moving average."""
 
 
 @user_class
@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def lead_s(self) -> float | None:
-        """The setting `lead` in seconds: time by which executors are requested before the need.
+        """The setting `lead` in seconds: time before the need at which executors are requested.
 
         ``None``: it is measured.
 
@@ -149,8 +149,8 @@ class Forecast:
         shortest_s = _MIN_BINS_PER_PERIOD * statistics_period_s
         if self.period_s is not None and self.period_s < shortest_s:
             raise InvalidControlError(
-                f"A load that repeats every {self.period_s:g} s cannot be foreseen by a controller "
-                f"that decides every {statistics_period_s:g} s.",
+                f"A load that repeats every {self.period_s:g} s cannot be forecast by a "
+                f"controller that decides every {statistics_period_s:g} s.",
                 remedy=f"Give a period of at least {shortest_s:g} s, or a shorter period of the "
                 "controller.",
                 period=self.period_s,
@@ -167,7 +167,7 @@ class RateHistory:
         self._observed_s: FloatArray = np.empty(0)
 
     def add(self, from_s: float, to_s: float, rows: float) -> None:
-        """Add rows that arrived evenly between two times, none before rows added earlier."""
+        """Add rows that arrived evenly between two times, in order of time."""
         if not 0 <= to_s - from_s < math.inf or to_s <= from_s:
             return
         low, high = int(from_s // self.width_s), int(to_s // self.width_s)
@@ -259,7 +259,7 @@ class RateHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Season:
-    """A period of the load, and how well it foretells."""
+    """A period of the load, and the accuracy of its forecast."""
 
     bins: float  # length of the period
     error: float  # mean deviation of forecasts from what came, over the last period
@@ -272,7 +272,7 @@ class _Season:
 
 
 def seasonal_forecast(rates: FloatArray, position: float, period: float) -> float:
-    """Return the median of the rates at the same time of earlier periods; NaN without any.
+    """Return the median of the rates at the same time of earlier periods; NaN if there are none.
 
     `position` and `period` are in bins; rates between two bins are interpolated.
     """
@@ -336,7 +336,7 @@ def evaluate_forecast(rates: FloatArray, period: float, lead: int) -> _Season:
 
 
 class Forecaster:
-    """Foresees the arrival rate of one stream, while that is worth it."""
+    """Forecasts the arrival rate of one stream, while forecasts are accurate enough."""
 
     def __init__(
         self,
@@ -393,7 +393,7 @@ class Forecaster:
             self._evaluate_forecasts()
 
     def _evaluate_forecasts(self) -> None:
-        """Detect the period of the rates, and decide if forecasts are better than none."""
+        """Detect the period of the rates, and decide whether to use forecasts."""
         history, given_s = self.history, self._settings.period_s
         rates = history.rates[:-1]  # the last bin continues
         period = detect_period(rates) if given_s is None else given_s / history.width_s
@@ -402,15 +402,15 @@ class Forecaster:
             needed = "" if period is None else f" of {period * history.width_s:.6g} s"
             self._announce_use(
                 used=False,
-                reason=f"there are no two periods{needed} of history"
+                reason=f"the history is shorter than two periods{needed}"
                 if given_s is not None
-                else "the load has no period that was seen twice",
+                else "no period of the load was observed twice",
             )
             return
         lead = max(1, math.ceil(self.lead_s / history.width_s))
         self._season = season = evaluate_forecast(rates, period, lead)
         if season.relative_error < (1.0 if self._is_used else _MAX_ERROR_RATIO):
-            self._announce_use(used=True, reason="it is better than a constant rate")
+            self._announce_use(used=True, reason="it is more accurate than a constant rate")
         else:
             self._announce_use(used=False, reason="it is not more accurate than a constant rate")
 
@@ -449,7 +449,7 @@ class Forecaster:
 def raise_to_forecast(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
-    """Return the answer `wanted`, with no fewer executors than the forecast load needs.
+    """Return the answer `wanted`, raised to the executors that the forecast load needs.
 
     `ahead`: the scaling model's answer for the forecast arrival rate `expected_per_s`.
     """
@@ -465,6 +465,6 @@ def raise_to_forecast(
         comfortable=comfortable,
         sufficient=sufficient,
         aim=max((aim for aim in (ahead.aim, wanted.aim) if aim is not None), default=None),
-        reason=f"{wanted.reason}, also at the {expected_per_s:.4g} rows/s that are to come",
+        reason=f"{wanted.reason}, also at the forecast rate of {expected_per_s:.4g} rows/s",
         numbers={**wanted.numbers, "expected_per_s": expected_per_s},
     )

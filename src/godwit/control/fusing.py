@@ -1,4 +1,4 @@
-"""Fusing: operators that send each other much share a component.
+"""Fusing: operators with much traffic between them share a component.
 
 Problem: fusing two operators saves the exchange between them, and ties their key groups together;
 what it saves is known only while the stream runs.
@@ -105,39 +105,39 @@ class Fusion:
             for column, values in numbers_of.items()
         ):
             raise InvalidFlowError(
-                f"gw.control.Fusion was given cardinality={numbers_of!r}.",
+                f"gw.control.Fusion has cardinality={numbers_of!r}.",
                 remedy='Give column → number of values, as in cardinality={"area": 10_000}.',
             )
         if type(self.max_imbalance) not in (int, float) or not 1 < self.max_imbalance < math.inf:
             raise InvalidFlowError(
-                f"gw.control.Fusion was given max_imbalance={self.max_imbalance!r}.",
-                remedy="Give a number above 1, such as 1.1: the busiest lane may then have a tenth "
-                "more than where all key columns place rows.",
+                f"gw.control.Fusion has max_imbalance={self.max_imbalance!r}.",
+                remedy="Give a number above 1, such as 1.1: the busiest lane may then have 10 % "
+                "more load than if all key columns place rows.",
             )
         if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
             raise InvalidFlowError(
-                f"Fusion cannot be decided by {self.by!r}.",
+                f"gw.control.Fusion has by={self.by!r}.",
                 remedy='Give "traffic" or "attributes".',
             )
         if type(self.repartition) is not bool:
             raise InvalidFlowError(
-                f"gw.control.Fusion was given repartition={self.repartition!r}.",
-                remedy="Give True, if a running query may rewrite state, or False.",
+                f"gw.control.Fusion has repartition={self.repartition!r}.",
+                remedy="Give True if a running query may rewrite state, else False.",
             )
         check_epoch_settings(self)
         shares = (self.part_below, self.fuse_above)
         numbers = all(type(share) in (int, float) for share in shares)
         if not numbers or not 0 <= self.part_below < self.fuse_above <= 1:
             raise InvalidFlowError(
-                f"gw.control.Fusion was given part_below={self.part_below!r} and "
+                f"gw.control.Fusion has part_below={self.part_below!r} and "
                 f"fuse_above={self.fuse_above!r}.",
-                remedy="Give shares between 0 and 1, the first below the second: between the two "
-                "everything stays as it is.",
+                remedy="Give shares between 0 and 1, the first below the second; between the "
+                "two, nothing changes.",
             )
 
 
 class Fusing:
-    """Policy that measures the rows between operators, and proposes components by them."""
+    """Policy that measures the rows between operators, and proposes components."""
 
     def __init__(self, flow: CompiledFlow, settings: Fusion, *, overrides: ManualOverrides) -> None:
         self._streams = in_lane_inputs(flow)
@@ -250,7 +250,7 @@ class Fusing:
 def by_attributes(
     flow: CompiledFlow, left_alone: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return component → operators, with all operators fused that can be.
+    """Return component → operators, with as many operators fused as possible.
 
     Those in `left_alone` keep their components.
     """
@@ -298,7 +298,7 @@ def _fuse_greedily(
 def _partition_attributes(
     names: Iterable[str], streams: Iterable[UpstreamInput]
 ) -> dict[str, frozenset[str]]:
-    """Return operator → one partition attribute, equal for those that `streams` connect.
+    """Return operator → one partition attribute, equal for operators connected by `streams`.
 
     `names`: all operators.
     """
@@ -316,7 +316,7 @@ def _partition_attributes(
 
 
 def _fused_by_user(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
-    """Return the operators of components that the user put together."""
+    """Return the operators of components that the user has fused."""
     members: set[str] = set()
     for component in flow.components:
         names = [operator.name for operator in component.operators]

@@ -46,14 +46,14 @@ class Clock(Protocol):
     """Time, real or virtual."""
 
     def now_s(self) -> float:
-        """Return the present time in seconds, which never runs backwards."""
+        """Return the current time in seconds, which never runs backwards."""
 
 
 class PlannerRunner(Protocol):
-    """Runs a planner or a scaling model, which may be a function of the user's."""
+    """Runner of a planner or a scaling model, which may be the user's function."""
 
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
-        """Return what `plan` returns, and raise what it raises.
+        """Call `plan`; return its result, or raise its error.
 
         Raises `TimeoutError` if it has not returned after `time_limit_s` seconds of real time,
         which may be infinite.
@@ -64,16 +64,16 @@ class Driven(Protocol):
     """Interface of a controller to the thread that drives it between epochs."""
 
     def begun(self, rows: int, backlog_rows: int | None) -> None:
-        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides."""
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` more rows."""
 
     def observe(self, epoch: CommittedEpoch) -> None:
         """Record a committed epoch."""
 
     def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
-        """Record the latencies of the rows of an epoch that sinks now have, and its phases.
+        """Record the row latencies and the phases of an epoch that was delivered to sinks.
 
         `spent_s`: phase or sink → seconds, until the next epoch could begin.
         """
 
     def step(self) -> None:
-        """Decide, and carry out decisions through the controller's interfaces."""
+        """Make decisions, and carry them out through the controller's interfaces."""

@@ -1,4 +1,4 @@
-"""Verdicts on scaling decisions: what came of them beside what they expected.
+"""Verdicts on scaling decisions: their effect compared with the predicted one.
 
 A decision expects a figure, such as a latency.  Once its executors work and the stream is steady
 for two periods, the measured figure is compared.  More executors that brought less than a part of
@@ -41,16 +41,16 @@ _MIN_GAIN_SHARE = 0.25
 """Min. share of the expected gain for a scale-out to have helped; and the max. share by which the
 measured figure may exceed the expected one after a scale-in."""
 _SAME_RATE_SHARE = 0.25
-"""Share by which arrival rates may differ in one situation."""
+"""Max. relative difference of arrival rates within one situation."""
 _RISEN_FACTOR = 1.1
-"""Factor above the rate that a decision was made for by which it has to do more than expected."""
+"""Factor over a decision's arrival rate above which the decision is not judged by its rate."""
 _MAX_PERIODS = 10
-"""Periods after which a decision is judged no more."""
+"""Number of periods after which a decision is no longer judged."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Decided:
-    """A decision that waits for its verdict."""
+    """A decision that has no verdict yet."""
 
     kind: Literal["out", "in"]
     before: int  # executors
@@ -72,7 +72,7 @@ class _Ineffective:
 
 
 class Judge:
-    """Compares what scaling decisions expected with what came."""
+    """Compares the predicted effect of scaling decisions with the measured one."""
 
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
@@ -147,7 +147,7 @@ class Judge:
     def _announce_result(
         self, decision: _Decided, measured: float, situation: ScalingSituation
     ) -> None:
-        """Announce if a decision helped; if not, it is not repeated in the same situation."""
+        """Announce whether a decision helped; if not, it is not repeated in the same situation."""
         gain, expected_gain = (
             decision.before_figure - measured,
             decision.before_figure - decision.expected,
@@ -162,8 +162,8 @@ class Judge:
         if not has_helped and decision.kind == "out":
             bottleneck = why_no_faster(situation, situation.executors)
             reason = (
-                f"{decision.wanted} executors brought {measured:.3g} where {decision.expected:.3g} "
-                "was expected, and no more are requested until the situation changes"
+                f"{decision.wanted} executors gave {measured:.3g}, but {decision.expected:.3g} "
+                "was expected; no more are requested until the situation changes"
             ) + (f"; {bottleneck}" if bottleneck else "")
             self._ineffective_decision = _Ineffective(
                 executors=decision.wanted, arrival_per_s=decision.arrival_per_s, reason=reason
@@ -171,7 +171,7 @@ class Judge:
         self._announce_verdict(decision, "helped" if has_helped else "no help", reason, measured)
 
     def _stop_judging(self, reason: str) -> None:
-        """Stop waiting for the effect of a decision, and announce the reason."""
+        """Give up judging the effect of a decision, and announce the reason."""
         decision, self._judged_decision = self._judged_decision, None
         if decision is not None:
             self._announce_verdict(decision, "overtaken", reason, None)
@@ -183,7 +183,7 @@ class Judge:
         reason: str,
         measured: float | None,
     ) -> None:
-        """Announce the verdict on a scaling decision; `measured`: the figure now, if known."""
+        """Announce the verdict on a scaling decision; `measured`: the current figure, if known."""
         self._announce(
             events.DecisionJudged,
             before=decision.before,
@@ -208,7 +208,7 @@ def _rates_differ(before: float, now: float) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Rebalanced:
-    """Moves that wait for their verdict."""
+    """Moves that have no verdict yet."""
 
     executors: frozenset[str]  # that there were
     before: float  # load distances, as shares of the mean
@@ -217,7 +217,7 @@ class _Rebalanced:
 
 
 class BalanceJudge:
-    """Compares the load distances that moves of key groups expected with what came."""
+    """Compares the predicted load distances of moves of key groups with the measured ones."""
 
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
@@ -226,7 +226,7 @@ class BalanceJudge:
     def decided(self, plan: Planned) -> None:
         """Record moves that have begun, to judge later by their effect."""
         components = plan.measured.components
-        self._stop_judging(components, "other moves were decided")
+        self._stop_judging(components, "other moves were decided on")
         self._judged_decision[components] = _Rebalanced(
             executors=frozenset(plan.measured.problem.executors),
             before=plan.selected.distance_before,
@@ -253,7 +253,7 @@ class BalanceJudge:
             decision.age += 1
             measured = problems.get(components)
             if measured is None or decision.executors != set(measured.problem.executors):
-                self._stop_judging(components, "there are other executors")
+                self._stop_judging(components, "the executors have changed")
             elif decision.age > _MAX_PERIODS:
                 self._stop_judging(
                     components, f"they did not stabilize within {_MAX_PERIODS} periods"
@@ -266,7 +266,7 @@ class BalanceJudge:
     def _announce_result(
         self, components: tuple[str, ...], decision: _Rebalanced, measured: float, error: float
     ) -> None:
-        """Announce if the load of components became as even as the plan expected.
+        """Announce whether the load of components became as balanced as the plan predicted.
 
         `measured`, `error`: load distance now, and its standard error.
         """
@@ -275,15 +275,15 @@ class BalanceJudge:
             decision.before - decision.expected
         )
         helped = measured <= due or gained
-        reason = "executors are as even as expected"
+        reason = "the load is as balanced as expected"
         if measured > due:
-            reason = "key groups cost more or less at their new places than was expected"
+            reason = "key groups cost more or less on their new executors than expected"
         self._announce_verdict(
             components, decision, "helped" if helped else "no help", reason, measured
         )
 
     def _stop_judging(self, components: tuple[str, ...], reason: str) -> None:
-        """Stop waiting for the effect of moves, and announce the reason."""
+        """Give up judging the effect of moves, and announce the reason."""
         decision = self._judged_decision.get(components)
         if decision is not None:
             self._announce_verdict(components, decision, "overtaken", reason, None)

@@ -1,4 +1,4 @@
-r"""Latency of rows by the number of executors: a model, and measurements that correct it.
+r"""Latency of rows by the number of executors: a model, corrected by measurements.
 
 Rows wait for epochs.  Epochs begin :math:`I` apart: the trigger's interval, or their own length
 where that is more.  A row waits half of that for the next one to begin and the whole epoch for its
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _MAX_REMEMBERED = 32
-"""Numbers of executors of which something is remembered, those seen last."""
+"""Max. number of executor counts with stored measurements, the most recent ones."""
 _NEW = 0.5
-"""Weight of a new measurement beside those before."""
+"""Weight of a new measurement in the moving average."""
 _RATIO = (0.25, 8.0)
 """Bounds of measured over predicted latency."""
 _UNEVENNESS = (1.0, 2.0)
 _START_COST_RATIO = 0.8
-"""Part of the fixed cost before under which epochs still become quicker, as those of a start do."""
+"""Ratio to the previous fixed cost below which epochs are still speeding up after a start."""
 
 
 class Learning:
-    """Measurements of periods in which nothing changed, smoothed."""
+    """Smoothed measurements of steady periods."""
 
     def __init__(self) -> None:
         self._fixed_ms_of: OrderedDict[int, float] = OrderedDict()
@@ -71,7 +71,7 @@ class Learning:
 
     @property
     def learned(self) -> Learned:
-        """Measurements so far, as a value for the model."""
+        """Measurements so far, as input of the model."""
         return Learned(
             fixed_s=dict(self._fixed_ms_of),
             ratio=dict(self._ratio_of),
@@ -89,7 +89,7 @@ class Learning:
             self._note_unevenness(executors, unevenness)
 
     def _note_unevenness(self, executors: int, unevenness: float) -> None:
-        """Add the unevenness of lanes, but not the first one of a new number of executors.
+        """Add the unevenness of lanes, except the first after the number of executors changed.
 
         Lanes of executors that have just joined are not balanced yet, and their unevenness then
         would count for similar numbers for ever, once there is another number.
@@ -139,7 +139,7 @@ def _update_average(known: OrderedDict[int, float], executors: int, value: float
 
 
 def _lane_unevenness(situation: ScalingSituation) -> float | None:
-    """Return the busiest lane's load over its possible minimum; ``None`` if it is unknown."""
+    """Return the ratio of the busiest lane's load to the lowest possible; ``None`` if unknown."""
     least = least_busy(situation, situation.executors)
     if not situation.busiest or least <= 0:
         return None
@@ -147,7 +147,7 @@ def _lane_unevenness(situation: ScalingSituation) -> float | None:
 
 
 def least_busy(situation: ScalingSituation, executors: int) -> float:
-    """Return the busy share of the busiest lane of `executors` executors, spreading loads best."""
+    """Return the busy share of the busiest of `executors` executors' lanes, if spread best."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     return sum(stage.busiest(lanes, speed) for stage in situation.stages)
@@ -211,7 +211,7 @@ def latency_curve(situation: ScalingSituation) -> FloatArray:
 
 
 def busy_curve(situation: ScalingSituation) -> FloatArray:
-    """Return the share of their time that rows take with 1, 2, … executors.
+    """Return the busy share of lanes with 1, 2, … executors.
 
     In the busiest lanes and outside the lanes; above 1: rows come faster than they are processed.
     """
@@ -226,11 +226,11 @@ def why_no_faster(situation: ScalingSituation, executors: int) -> str:
     for stage in sorted(situation.stages, key=lambda s: -s.heaviest):
         heavy = stage.heaviest / speed
         if heavy >= _LIMITING_LOAD and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
-            most = f", most of it with key {stage.key}" if stage.key else ""
+            most = f", mostly with key {stage.key}" if stage.key else ""
             return (
-                f"key group {stage.key_group} of {stage.component!r} alone fills {heavy:.2g} of a "
-                f"lane{most}: no number of executors helps; spread its keys over more key groups, "
-                "make its heaviest key finer, or divide it by merge= or spread="
+                f"key group {stage.key_group} of {stage.component!r} alone needs {heavy:.2g} of "
+                f"a lane{most}: more executors do not help; spread its keys over more key "
+                "groups, make its heaviest key finer, or divide it by merge= or spread="
             )
     if not situation.waits_for_epochs:
         return ""
@@ -238,22 +238,22 @@ def why_no_faster(situation: ScalingSituation, executors: int) -> str:
     if situation.outside >= _LIMITING_LOAD:
         return (
             f"a row takes {situation.per_row_s * 1e3:.2g} ms outside the lanes, "
-            f"{situation.outside:.0%} of the time at this rate{_slowest_part(situation)}: no "
-            "number of executors shortens that"
+            f"{situation.outside:.0%} of the time at this rate{_slowest_part(situation)}: more "
+            "executors do not reduce that"
         )
     if situation.trigger_s > fixed_s:
         return (
-            f"epochs begin only every {situation.trigger_s:g} s, and a row waits half of that for "
-            "one: give a shorter trigger"
+            f"epochs begin only every {situation.trigger_s:g} s, and a row waits half of that "
+            "for the next one: use a shorter trigger"
         )
     return (
-        f"an epoch takes {fixed_s:.2g} s whatever is in it{_slowest_part(situation)}, and a row "
-        "waits for one and a half"
+        f"an epoch takes at least {fixed_s:.2g} s{_slowest_part(situation)}, and a row waits for "
+        "one and a half epochs"
     )
 
 
 def _slowest_part(situation: ScalingSituation) -> str:
-    """Return the phase or sink that has most of an epoch outside the lanes, as a clause."""
+    """Return the phase or sink with most of an epoch's time outside the lanes, as a clause."""
     outside_s = situation.outside_s
     if not outside_s:
         return ""
@@ -271,4 +271,4 @@ _PARTS = {
 }
 """Phase of an epoch → its work outside the lanes, as text."""
 _LIMITING_LOAD = 0.2
-"""Load from which on a key group is named as what holds a stream up."""
+"""Min. load at which a key group is reported as the bottleneck."""

@@ -1,4 +1,4 @@
-r"""Load of key groups since it last changed, and how well it is known.
+r"""Load of key groups since its last change, and the accuracy of the estimate.
 
 A period of few rows tells little: of 60 rows on an executor chance alone makes one eighth more or
 less.  More periods tell more, but only as long as nothing changes.  So a *load window* reaches back
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 _LONGEST_S = 600.0
 _SINGLE_EPOCHS = 16
-"""Blocks at the end of the window that are single epochs."""
+"""Number of blocks of single epochs at the end of the window."""
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
-"""Lengths of the latest part that is compared with all before; older blocks are tried besides."""
+"""Lengths of the latest part that is compared with the rest; older blocks are tried, too."""
 _IS_TRIED = np.isin(np.arange(_PARTS[-1] + 1), (1, *_PARTS))
 _MIN_EPOCHS_BEFORE = 4
-"""Epochs that there must be before it."""
+"""Min. number of epochs before that part."""
 _MIN_EPOCHS_BEFORE_AGAIN = 2
-"""The same where the last odd epoch was a change: noise is known from before that."""
+"""The same if the last odd epoch was a change, since noise is known from before."""
 _CHANGE_SIGMAS = 6.0
 """Standard errors that are a change.
 
@@ -58,18 +58,18 @@ An hour of epochs is looked at in parts of many lengths on every executor, and p
 are not normally distributed: at 5.5 one in fifty streams of an hour had such a change by chance.
 """
 _SKEW = (_CHANGE_SIGMAS**2 - 1) / (6 * _CHANGE_SIGMAS)
-"""Part by which that rises with the skewness of an error (the expansion of Cornish and Fisher)."""
+"""Increase of that with the skewness of an error (the expansion of Cornish and Fisher)."""
 _MATERIAL_SHARE = 0.05
-"""Share of an executor's mean load by which it must change to end a period early."""
+"""Min. change of an executor's load, as a share of its mean, that ends a period early."""
 _ROWS = 20
-"""Rows of a key group in the latest part from which it is looked at by itself."""
+"""Min. number of a key group's rows in the latest part for a separate test."""
 _UNEQUAL_ROWS = float(np.e)
-"""Measured over counted noise until it is measured: of rows whose log-normal costs deviate by 1."""
+"""Ratio of measured to counted noise before measurements: for log-normal costs with deviation 1."""
 _NOISE_PRIOR_EPOCHS = 8.0
-"""Epochs after which measured noise counts as much as counted noise."""
+"""Number of epochs after which measured noise has the same weight as counted noise."""
 _MOST_TOGETHER = 25.0
 _OUTLIER = 4.0
-"""Standard errors, by the noise that is known, above which an epoch counts no more."""
+"""Standard errors, by the known noise, at which the weight of an epoch is capped."""
 
 
 _EPOCHS, _APART, _TOGETHER, _STRAYED = range(4)
@@ -103,7 +103,7 @@ class _Sums:
 
     @property
     def counted(self) -> FloatArray:
-        """Variance of each key group's busy seconds, as it would be if rows came by chance."""
+        """Variance of each key group's busy seconds if rows arrived at random."""
         rows, busy_s, _ = self.vectors
         counted: FloatArray = busy_s * busy_s / np.maximum(rows, 1.0)
         return counted
@@ -170,20 +170,20 @@ class _Blocks:
         del self._placements[first:stop]
 
     def take_last(self) -> _Blocks:
-        """Remove the last block, and return it as blocks of its own."""
+        """Remove the last block, and return it as a separate sequence."""
         last = _Blocks(self._vectors.shape[2])
         last.append(self)
         self.remove(len(self._placements) - 1, len(self._placements))
         return last
 
     def append(self, other: _Blocks) -> None:
-        """Append the last block of others."""
+        """Append the last block of another sequence."""
         executors, executor_of, ended_s = other._placements[-1]
         block = self._add_empty_block(executors, executor_of, ended_s)
         self._vectors[block], self._numbers[block] = other.vectors[-1], other.numbers[-1]
 
     def forget_deviations(self) -> None:
-        """Drop what key groups strayed: deviations from a load of before were no noise."""
+        """Drop the deviations of key groups: those from an earlier load are not noise."""
         self.vectors[:, 2] = 0.0
         self.numbers[:, _APART:] = 0.0
 
@@ -206,7 +206,7 @@ class _Blocks:
                 self.remove(block + 1, block + 2)
 
     def _same_place(self, block: int) -> bool:
-        """Return whether a block and the next one have key groups on the same executors."""
+        """Return whether key groups are on the same executors in a block and the next one."""
         (before, owner, _), (executors, later, _) = (
             self._placements[block],
             self._placements[block + 1],
@@ -341,7 +341,7 @@ class LoadWindow:
     def _confirm_change(
         self, former: _Blocks, speeds: Mapping[str, float], assignment: Assignment
     ) -> None:
-        """Return to the `former` epochs if the last one is like them, not like that before it."""
+        """Return to the `former` epochs if the last epoch is like them, not the one before."""
         before = _sums_over_blocks(former.standard(speeds), former.numbers)
         epoch, numbers = self._blocks.standard(speeds)[-1], self._blocks.numbers[-1]
         if not epoch[1].any():
@@ -364,7 +364,7 @@ class LoadWindow:
         noise: tuple[float, float],
         assignment: Assignment,
     ) -> tuple[FloatArray, BoolArray]:
-        """Return how many standard errors parts of the window differ from the rest by, ``(n,)``.
+        """Return the difference of parts of the window from the rest, in standard errors.
 
         And whether executors' loads differ by that much, and materially. `parts`: rows and standard
         seconds of each, shape ``(n, 2, G)``. `every`: sums over the window. `noise`: as before what
@@ -427,7 +427,7 @@ class LoadWindow:
         self._blocks.numbers[-1] = 1, squares.sum(), float(by_executor.sum()) * weight, 1
 
     def _variance_ratios(self, sums: _Sums) -> tuple[float, float]:
-        """Return two ratios of variances, smoothed.
+        """Return two smoothed ratios of variances.
 
         Of key groups' loads, as measured over what chance explains; and of executors' loads over
         the sum of those of their key groups, which is 1 if these are independent.

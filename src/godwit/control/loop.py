@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from godwit.model.latency import LatencyHistogram
 
 _RISING_PERIODS = 2
-"""Periods that a rising rate has to be above, beside the trend of its epochs."""
+"""Number of past periods that a rising rate must exceed, besides having a rising trend."""
 _MAX_DELAY_PERIODS = 3
-"""Periods after which one ends with fewer epochs than it should have."""
+"""Number of period lengths after which a period ends with too few epochs."""
 _IN_MIGRATION = "it is being migrated"
 
 
@@ -131,7 +131,7 @@ class Controller:
     # -- called by the driving thread -------------------------------------------------------------
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float | None = None) -> None:
-        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` besides.
+        """Record that an epoch began with `rows` rows, and sources had `backlog_rows` more rows.
 
         Arrivals are counted at the beginning, since an epoch of an overloaded stream ends late.
         """
@@ -144,14 +144,14 @@ class Controller:
         self._lanes.observe(epoch)
 
     def delivered(self, latency: LatencyHistogram, spent_s: Mapping[str, float]) -> None:
-        """Record the latencies of the rows of an epoch that sinks now have, and its phases.
+        """Record the row latencies and the phases of an epoch that was delivered to sinks.
 
         `spent_s`: phase or sink → seconds, until the next epoch could begin.
         """
         self._statistics.delivered(latency, spent_s)
 
     def step(self) -> None:
-        """Decide, if a period has ended, and carry out the decisions."""
+        """Make and carry out decisions if a period has ended."""
         self._resizing.look_at_pool()  # before the executors: see there
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.update(view, now_s)
@@ -164,7 +164,7 @@ class Controller:
         self.policy_loop.step([self], self, now_s)
 
     def regroup(self, topology: Topology) -> None:
-        """Continue with other components: statistics start again, earlier decisions stay."""
+        """Continue with new components: statistics restart, earlier decisions are kept."""
         now_s = self._clock.now_s()
         self._topology, self._period = topology, None
         self._statistics = Statistics(topology, now_s, {}, self._statistics.arrivals.recent_rates)
@@ -297,7 +297,7 @@ class Controller:
     def _plan_and_propose(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> Iterator[Proposal]:
-        """Plan, propose another number of executors if `scale` is set, and yield the moves to make.
+        """Plan, propose another number of executors if `scale` is set, and yield moves.
 
         Moves are planned again if executors drain by the proposal. Without `scale`, the loads are
         neither announced nor added to the history.
@@ -320,7 +320,7 @@ class Controller:
             self._advise_on_key_groups(period)
             self._rebalancing.judge_results(planned, period)
             if period.missing and period.missing == period.epochs:
-                reason = "the figures of all epochs are missing"
+                reason = "no epoch has statistics"
                 yield Proposal(subject="balancing", reason=reason)
                 return
             yield from self._propose_scaling(period, view, planned, busy, now_s)
@@ -384,7 +384,7 @@ class Controller:
     def _expected_per_s(
         self, period: PeriodStatistics, situation: ScalingSituation, now_s: float
     ) -> float | None:
-        """Return the arrival rate that is foreseen, by a period of the load or by its trend.
+        """Return the forecast arrival rate, by a period of the load or by its trend.
 
         A decision counts from the time when executors have come and an epoch has begun with them
         until the next one does, a period later.
@@ -400,7 +400,7 @@ class Controller:
         return max(period.rising.rate_at(until_s), expected or 0.0)
 
     def _propose_moves(self, plan: Planned) -> Iterator[Proposal]:
-        """Yield the moves of a plan if they pay, unless moves under way are as good."""
+        """Yield the moves of a plan if they pay, unless current migrations are as good."""
         overtaken = self._rebalancing.replacement_reason(plan, self._migrations.view)
         if overtaken == "":
             return  # the moves under way still reach their target
@@ -420,12 +420,12 @@ class Controller:
             )
 
     def answered(self, proposal: Proposal) -> None:
-        """No-op: the next period proposes again what still pays."""
+        """No-op: the next period repeats proposals that still pay."""
 
     # -- act --------------------------------------------------------------------------------------
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the cost that a proposal states; plans are priced when they are made."""
+        """Return the cost in a proposal; plans are priced when they are made."""
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
@@ -443,7 +443,7 @@ class Controller:
         self._migrations.announce(kind, **values)
 
     def _advise_on_key_groups(self, period: PeriodStatistics) -> None:
-        """Announce components whose number of key groups is too small, each once."""
+        """Announce each component with too few key groups once."""
         advised: dict[str, str] = {}
         for name, component in period.components.items():
             assignment = component.by_assignment[-1].assignment

@@ -1,4 +1,4 @@
-"""Memory of a controller over restarts of its query.
+"""State of a controller that survives restarts of its query.
 
 Events tell of every decision, but a journal is bounded and epochs fill it within minutes; so what
 still counts is written down as a whole, now and then, and the next run goes on from the last of it.
@@ -45,7 +45,7 @@ class ControllerMemory:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ControllerMemory | None:
-        """Restore a memory from `to_dict`; ``None`` if the values are no memory."""
+        """Restore a memory from `to_dict`; ``None`` if the values are not valid."""
         try:
             rates = tuple(float(rate) for rate in values["rates_per_s"])
             overrides = {str(what): float(t) for what, t in values["overrides"].items()}

@@ -1,4 +1,4 @@
-"""Correction of a scaling model that calls executors sufficient while the target is missed.
+"""Correction of a scaling model that predicts that the target is met while it is missed.
 
 Problem: a model is corrected at rest (`godwit.control.latency_model`).  A stream that never comes
 to rest, such as one whose key groups shift all the time, is slower than the model says for as long
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from godwit.control.situation import ScalingSituation
 
 _NEAR = 0.9
-"""Part of the target above which a figure is at its edge."""
+"""Ratio of a figure to the target above which it is close to it."""
 _WRONG = 1.1
-"""Error from which a prediction is wrong."""
+"""Min. error of a wrong prediction."""
 _IN_A_ROW = 2
-"""Periods in a row that show that the model is wrong."""
+"""Number of consecutive periods that show that the model is wrong."""
 _SAME_RATE = 1.25
-"""Factor by which the rates of periods may differ that are compared."""
+"""Max. ratio of the arrival rates of periods that are compared."""
 _FALLS = 0.95
-"""Part of the figure of the period before under which it falls."""
+"""Ratio to the previous period's figure below which a figure is falling."""
 _BEHIND = 0.25
-"""Part of an epoch's rows from which a backlog says that something is worked off."""
+"""Ratio of the backlog to an epoch's rows above which a backlog is being worked off."""
 _NEW = 0.5
-"""Weight of a new error beside those before."""
+"""Weight of a new error in the moving average."""
 _NONE = 1.05
 """Factor below which the model is not corrected."""
 _MOST = 8.0
-"""Factor up to which an error is believed."""
+"""Max. error that is used."""
 
 
 class ModelError:
-    """Factor by which a figure is above a scaling model's, while the stream is not at rest."""
+    """Ratio of a measured figure to a scaling model's, while the stream is not steady."""
 
     def __init__(self, announce: Announce) -> None:
         self._announce = announce
@@ -111,7 +111,7 @@ class ModelError:
             )
 
     def corrected(self, situation: ScalingSituation) -> ScalingSituation:
-        """Return the situation with the measurements so far and the present factor."""
+        """Return the situation with the measurements so far and the current factor."""
         return replace(situation, learned=replace(situation.learned, error=self.factor))
 
 

@@ -1,4 +1,4 @@
-"""Opening of a query's controller and policies, as the options of its start ask.
+"""Creation of a query's controller and policies by the options of its start.
 
 The entry point ``default`` of the group ``godwit.controllers`` (`godwit.runtime.entry_points`). One
 `PolicyLoop` decides for the controller and for the policies about operators.
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from godwit.runtime.settings import Options
 
 _EXCHANGE = ExchangeCosts(byte_ms=15 / 2**20, lane_ms=15.0)
-"""As Spark adds them to what lanes measure (docs/design/windows-and-event-time.md)."""
+"""Costs that Spark adds to what lanes measure (docs/design/windows-and-event-time.md)."""
 
 
 class Opener:
-    """Opens the controller and the policies that the options of a start ask for."""
+    """Creates the controller and the policies that the options of a start enable."""
 
     def __init__(self, options: Options) -> None:
         self._control = cast("Control | None", options.control)
@@ -53,7 +53,7 @@ class Opener:
         spreading_of(flow, self._adaptation.spreading)
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Return the time in seconds that an epoch over own sources should take at most."""
+        """Return the max. time in seconds that an epoch over own sources should take."""
         return None if self._control is None else self._control.longest_epoch_s(trigger_s)
 
     def needs_past(self, flow: CompiledFlow) -> bool:
@@ -74,7 +74,7 @@ class Opener:
         lanes: int,
         measured: Callable[[], Sequence[Event]],
     ) -> list[dict[str, Any]]:
-        """Choose the key columns that select operators' key groups, as options enable it."""
+        """Choose the key columns that select operators' key groups, if options enable it."""
         fusion = self._adaptation.fusion
         if fusion is None:
             return []
@@ -101,7 +101,7 @@ class Opener:
         trigger_s: float,
         limits_epochs: bool,
     ) -> tuple[ControllerThread | None, OperatorPolicies]:
-        """Open the controller, if options ask for one, and the policies."""
+        """Create the controller, if options enable one, and the policies."""
         controller: ControllerThread | None = None
         if self._control is not None:
             controller = ControllerThread(

@@ -1,4 +1,4 @@
-"""Policies about a run's operators: what shares a component, and what windows share."""
+"""Policies about a run's operators: components, layouts of windows, and shared panes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OperatorPolicies:
 
     @contextmanager
     def manual_change(self, changes: Iterable[str]) -> Iterator[Callable[..., None]]:
-        """Context in which a user makes changes, texts of `ManualChange`; no policy acts in it.
+        """Context for changes (texts of `ManualChange`) by a user, in which no policy acts.
 
         Call the yielded function once they are made, or with the id of their regrouping once it is
         requested: then they are left alone for a while. A regrouping by a policy is cancelled where
@@ -127,7 +127,7 @@ class OperatorPolicies:
             self._loop.step(self._policies, self, now_s)
 
     def take_repartitioning(self) -> Proposal | None:
-        """Return the decided change of an operator's columns, and clear it; ``None`` if none is."""
+        """Return and clear the decided change of an operator's columns, if there is one."""
         proposal, self._repartitioning = self._repartitioning, None
         return proposal
 

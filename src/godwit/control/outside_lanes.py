@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WINDOW_EPOCHS = 64
-"""Recent epochs that the line goes through, at most."""
+"""Max. number of recent epochs for the regression line."""
 _WARMING = np.array([4.0, 16.0])
-"""Epochs within which the first ones of a run become quicker, quick and slow parts of it."""
+"""Number of epochs within which the first epochs of a run speed up."""
 _SPARE_EPOCHS = 2
-"""Epochs beyond those that a line needs, at least."""
+"""Min. number of epochs beyond those that a line needs."""
 _RECENT_EPOCHS = 8
 """Recent epochs whose time outside the lanes bounds that of their rows."""
 _MIN_ROWS_RATIO = 1.8
-"""Least ratio of the rows of large and small epochs among those that are compared."""
+"""Min. ratio of rows in large and small epochs among those that are compared."""
 _MIN_APART = 3
-"""Epochs that are larger, and smaller, than those of the ratio: a tenth, but no more than this.
+"""Max. number of outliers, above and below, that the ratio ignores: a tenth of the epochs at most.
 
 A step of the load is answered after few epochs, which are long under overload.
 """
 _MIN_SLOPE_SIGMAS = 6.0
-"""Least slope in its standard errors."""
+"""Min. slope, in its standard errors."""
 _OUTLIER_DISTANCES = 4.0
-"""Distance from the line, in median distances, from which on an epoch does not count."""
+"""Distance from the line, in median distances, above which an epoch is ignored."""
 _MIN_GROWING_SHARE = 0.1
-"""Least share of the time outside the lanes that grows with the rows."""
+"""Min. share of the time outside the lanes that grows with the rows."""
 
 
 class _Epoch(NamedTuple):

@@ -1,4 +1,4 @@
-"""Placing operators by key columns that they have in common, so that rows between them stay.
+"""Placement of operators by common key columns, so that rows between them stay in their lane.
 
 Problem: an operator by (area, user) and one by (area) share a component if area places the rows of
 both.  That saves an exchange, and costs evenness: all users of an area are in one lane.  Which of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 _LANES_RESERVE = 2
-"""Times the lanes of the start for which there are values enough, so that a query can scale out."""
+"""Multiple of the initial lanes that key values must suffice for, so that a query can scale out."""
 
 
 def partly_common_inputs(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
@@ -134,7 +134,7 @@ def place_by_attributes(
                 "imbalance": imbalance_of(values, flow.num_key_groups, lanes)
                 if cardinalities
                 else None,
-                "reason": f"{listing(columns)} has {values:,} values, and {lanes} lanes need "
+                "reason": f"{listing(columns)} has {values:,} values, but {lanes} lanes need "
                 f"{needed:,}"
                 if cardinalities
                 else f"cardinality= does not say how many values {listing(columns)} has",
@@ -146,7 +146,7 @@ def place_by_attributes(
 def place_as_measured(
     flow: CompiledFlow, past: Iterable[Event], confirm: int
 ) -> list[dict[str, Any]]:
-    """Partition operators with state as earlier runs measured to be better.
+    """Partition operators with state as earlier runs have measured to be better.
 
     `past`: events of these runs, oldest first. `confirm`: number of last comparisons of an
     operator, since its state was written, that must agree. Returns the fields of a
@@ -224,7 +224,7 @@ def _fusion_problem(
 
 
 class ComparePlacing:
-    """Policy that measures what placing an operator by fewer columns would cost, and tells it.
+    """Policy that measures and announces the cost of placing an operator by fewer columns.
 
     It proposes the change where settings allow it and the program does not name the columns.
     """
@@ -271,7 +271,7 @@ class ComparePlacing:
     def _compare_placing(
         self, edge: UpstreamInput, sums: _Sums, lanes: int, flow: CompiledFlow
     ) -> None:
-        """Compare and announce a period's costs of placing the sender as now, and as its receiver.
+        """Compare and announce a period's costs of both placements of the sender.
 
         If comparisons in a row favour the receiver's columns, and settings allow it, they will be
         proposed. `edge`: the input between the two. `sums`: measurements of the period.
@@ -323,7 +323,7 @@ class ComparePlacing:
         yield from tuple(self._standing_proposals.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Drop a proposal that was carried out or turned down."""
+        """Drop a proposal that was carried out or rejected."""
         self._standing_proposals.pop(proposal.subject, None)
         self._hysteresis.reset(proposal.subject)
 

@@ -1,4 +1,4 @@
-"""Time limit for functions of others: planners, and scaling models of the user's.
+"""Time limit for planners, and for the user's scaling models.
 
 A function of the user's may never return, and Python cannot end a thread from outside.  It runs on
 a thread of its own, which is waited for, and no longer than the limit.  Then an exception is raised
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 _GRACE_S = 0.05
-"""Time that Python needs to raise an exception in another thread, and then some."""
+"""Time that Python needs to raise an exception in another thread, with a margin."""
 
 
 class _PlannerEnded(BaseException):
@@ -34,13 +34,13 @@ class _PlannerEnded(BaseException):
 
 
 class PlannerThread:
-    """Runs one function at a time on a thread that can be given up."""
+    """Runner of one function at a time on a thread that can be abandoned."""
 
     def __init__(self) -> None:
         self._abandoned_call: _Call[Any] | None = None
 
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
-        """Return what `plan` returns, and raise what it raises."""
+        """Call `plan`; return its result, or raise its error."""
         if self._abandoned_call is not None and not self._abandoned_call.interrupt():
             raise TimeoutError
         call = _Call(plan)
@@ -53,7 +53,7 @@ class PlannerThread:
 
 
 class _Call(Generic[T]):
-    """A call of a function on a thread of its own."""
+    """A call of a function on a separate thread."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
@@ -111,7 +111,7 @@ class _Call(Generic[T]):
 
 
 def _silence_finalizers() -> None:
-    """Suppress Python's message about our exception if it is raised in a finalizer.
+    """Suppress Python's message about `_PlannerEnded` if it is raised in a finalizer.
 
     It stays installed, since the thread may get the exception at any later time.
     """
@@ -120,7 +120,7 @@ def _silence_finalizers() -> None:
         return
 
     def report(unraisable: sys.UnraisableHookArgs) -> None:
-        """Pass on messages about finalizers, but those of our exception."""
+        """Pass on messages about finalizers, except those about `_PlannerEnded`."""
         if unraisable.exc_type is not _PlannerEnded:
             former(unraisable)
 

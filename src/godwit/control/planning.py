@@ -1,4 +1,4 @@
-"""Plans that are worth carrying out, from a period's statistics.
+"""Plans whose moves pay, from a period's statistics.
 
 Load is the share of its time that a lane of a *standard* executor would be busy with a key group,
 and an executor's capacity is its lanes times its speed; so a load index is the share of its time
@@ -262,14 +262,14 @@ def guarded_plan(
     run: PlannerRunner,
     time_limit_s: float,
 ) -> Solution:
-    """Run a planner, and return its checked answer; raise `PlannerFailedError` if either fails.
+    """Run a planner, and check its answer; raise `PlannerFailedError` if either fails.
 
     `planner`: of the registry, or a function of a problem that returns a solution or the index of
     each key group's executor, shape ``(m,)``. `name`: of the planner, for errors. `run`: runs it
     within the time limit.
     """
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
-        raise _planner_failed(name, f"it cannot take this problem: {refusal}")
+        raise _planner_failed(name, f"it does not support this problem: {refusal}")
     try:
         # What it returns may be anything, too, and is read where it may take its time.
         solution = run(
@@ -290,7 +290,7 @@ def guarded_plan(
         raise _planner_failed(name, error.message) from error
     if solution.split is not None:
         raise _planner_failed(
-            name, "it splits key groups over executors; a key group has one owner"
+            name, "it splits key groups over executors, but a key group has exactly one owner"
         )
     return solution
 
@@ -299,7 +299,7 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
     """Convert a planner's answer, a `Solution` or an array of executors; raise if it is neither."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
-            raise _planner_failed(name, "its solution is one of another problem")
+            raise _planner_failed(name, "its solution belongs to another problem")
         return answer
     if isinstance(answer, np.ndarray) and np.iscomplexobj(answer):
         raise _planner_failed(name, "it returned complex numbers")
@@ -311,7 +311,7 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
         raise _planner_failed(
             name,
             f"it returned a {type(answer).__name__} instead of a vector of "
-            f"{problem.num_key_groups} executors' indices",
+            f"{problem.num_key_groups} executor indices",
         )
     within = np.clip(values, -1, problem.num_executors).astype(np.int32)
     return make_solution(problem, within, method=name)
@@ -320,8 +320,8 @@ def _checked_solution(answer: Any, problem: Problem, name: str) -> Solution:
 def _planner_failed(name: str, reason: str) -> PlannerFailedError:
     """Return the error that a planner returned no valid plan."""
     return PlannerFailedError(
-        f"Planner {name!r} gave no plan: {reason}.",
-        remedy="The stream continues with the assignment it has.",
+        f"Planner {name!r} returned no plan: {reason}.",
+        remedy="The stream continues with its current assignment.",
         planner=name,
         reason=reason,
     )
@@ -331,9 +331,9 @@ _STEADY_SHARE = 0.25
 """Share by which rates, epochs and latencies of two periods may differ that are of steady state;
 and share of an epoch's rows by which what sources hold back may."""
 _HISTORY = 8
-"""Past periods that planners over a history get, at least."""
+"""Min. number of past periods that planners with a history get."""
 _REMEMBERED_SIZES = 256
-"""Numbers of executors that are remembered."""
+"""Number of past executor counts that are kept."""
 _NEARLY = 0.05
 _MAX_SEARCH_WORK = 500_000
 """Key groups times executors times rounds that the default planner may search in a decision."""
@@ -350,7 +350,7 @@ class Planned:
 
     @property
     def moving_components(self) -> tuple[str, ...]:
-        """Components that the selected moves are of."""
+        """Components that the selected moves belong to."""
         moves = np.isin(np.arange(len(self.assignment)), self.selected.order)
         return tuple(name for name, part in self.measured.parts.items() if moves[part].any())
 
@@ -403,12 +403,12 @@ class Planning:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """Numbers of executors after each next migration, where the style plans several."""
+        """Numbers of executors after each next migration, if the style plans several."""
         return self._placement_style.targets
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """Entries that the style adds to the controller's status."""
+        """Entries that the placement style adds to the controller's status."""
         return self._placement_style.status
 
     @property
@@ -447,7 +447,7 @@ class Planning:
         return self._periods - self._changed_in
 
     def _remaining_budget(self) -> tuple[Budget, bool]:
-        """Return the rest of the period's budget, and whether it is still whole."""
+        """Return the rest of the period's budget, and whether none of it was used."""
         moves, size_bytes = (
             sum(spent[column] for spent in self._last_migration_costs) for column in (1, 2)
         )
@@ -469,7 +469,7 @@ class Planning:
     def _history_without_mixed(
         self, speeds: Mapping[str, float]
     ) -> Mapping[str, Sequence[FloatArray]]:
-        """Return component → loads of past periods, all of which are known to be by one speed.
+        """Return component → loads of past periods, all known to be measured at one speed.
 
         An executor of which `speeds` has a different speed than that of the last period may have
         had it for a part of that period already, whose loads are a mixture then.
@@ -608,7 +608,7 @@ class Planning:
         )
 
     def _run_planner(self, measured: MeasuredProblem, circumstances: Turn) -> IntArray:
-        """Return the style's assignment for a problem, or the present one.
+        """Return the style's assignment for a problem, or the current one.
 
         The present one if no executor is available, or if none drains and loads are even enough, or
         it is not the planner's turn.
@@ -626,7 +626,7 @@ class Planning:
         return self._placement_style.plan(measured, circumstances)
 
     def _fewest_moves_assignment(self, problem: Problem) -> IntArray:
-        """Return the planner's assignment, by as few moves as suffice; the present one if none."""
+        """Return the planner's assignment with the fewest sufficient moves, or the current one."""
         limits, best = problem.limits, problem.current
         for moves in self._move_limits(problem):
             solution = self._try_plan(replace(problem, limits=replace(limits, max_moves=moves)))
@@ -639,7 +639,7 @@ class Planning:
         return best
 
     def _move_limits(self, problem: Problem) -> tuple[int | None, ...]:
-        """Return limits on the number of moves, to be tried in order until a plan is even.
+        """Return limits on the number of moves, to be tried in order until a plan is balanced.
 
         A low limit is tried first, since a planner uses all moves that it may. Twice the moves
         needed to remove load above the mean usually suffice. If the problems are large, only one
@@ -726,7 +726,7 @@ class Planning:
         *,
         lead_s: float = 0.0,
     ) -> ScalingSituation:
-        """Return load and executors, as they will be after the plans, for a scaling model.
+        """Return load and executors after the plans, for a scaling model.
 
         `lead_s`: seconds until a decision takes effect, to forecast by.
         """
@@ -755,7 +755,7 @@ class Planning:
         )
         idle = ""
         if 0 in (settings.budget.max_moves, settings.budget.max_bytes):
-            idle = "the budget lets no key group move"
+            idle = "the budget allows no moves of key groups"
         elif min(index.values(), default=0.0) < LEAN * mean:
             idle = "the plan leaves an executor with less than half of the mean load"
         return ScalingSituation(
@@ -840,7 +840,7 @@ def _has_small_gap(solution: Solution) -> bool:
 
 
 def _excess_key_groups(problem: Problem) -> int:
-    """Return the least number of moves that bring all loads to the mean and end all draining."""
+    """Return the min. number of moves that bring all loads to the mean and end all draining."""
     load, room = metrics.loads(problem, problem.current), problem.speed.copy()
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room

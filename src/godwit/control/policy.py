@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 RESPECT_S = 60.0
-"""For how long manual overrides are left alone where no setting says."""
+"""Default time for which manual overrides are respected."""
 
 Announce: TypeAlias = Callable[..., None]
-"""Takes a kind of event and its values."""
+"""Function of an event's kind and its values."""
 
 Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
 
@@ -61,14 +61,14 @@ class Actor(Protocol):
     """Executes the decisions of policies."""
 
     def cost(self, proposal: Proposal) -> float:
-        """Return the present cost of a proposed change, in the unit of its gain."""
+        """Return the current cost of a proposed change, in the unit of its gain."""
 
     def act(self, proposal: Proposal) -> bool:
         """Begin a change and announce it; return ``False`` if it is not possible now."""
 
 
 class Hysteresis:
-    """Rule that changes are confirmed by evaluations in a row, and followed by a rest."""
+    """Rule that changes need consecutive confirming evaluations, and a cool-down after them."""
 
     def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
         self._num_confirmations, self._min_rest_s = confirm, rest_s
@@ -76,7 +76,7 @@ class Hysteresis:
         self._last_change: dict[str, tuple[str, float]] = {}
 
     def is_confirmed(self, subject: str, change: Hashable) -> bool:
-        """Count an evaluation; return whether enough in a row gave the same change of a subject.
+        """Count an evaluation; return whether enough consecutive ones gave the same change.
 
         A falsy change (``None``, an empty tuple) means no change, and resets the count.
         """
@@ -98,7 +98,7 @@ class Hysteresis:
         return change if now_s - at_s < self._min_rest_s else ""
 
     def reset(self, subject: str) -> None:
-        """Require that the next change of a subject is confirmed from the beginning."""
+        """Reset the confirmations of a subject's next change."""
         self._proposals_in_a_row.pop(subject, None)
 
 
@@ -193,7 +193,7 @@ class ManualOverrides:
         return stated or self._override_ends_s.get(decision, now_s) > now_s
 
     def operators(self, flow: CompiledFlow, now_s: float) -> frozenset[str]:
-        """Return the operators of a flow whose components must stay as they are."""
+        """Return the operators of a flow whose components must not change."""
         valid = [what for what, until_s in list(self._override_ends_s.items()) if until_s > now_s]
         migrated = set(map(ManualChange.MIGRATION.name_in, valid))
         moved = (o.name for c in flow.components if c.name in migrated for o in c.operators)
@@ -231,14 +231,14 @@ class PolicyLoop:
         self.skipped: dict[str, str] = {}  # subject → why nothing was done about it
 
     def step(self, policies: Iterable[AdaptationPolicy[Any]], actor: Actor, now_s: float) -> None:
-        """Decide on the proposals of policies, and have the actor carry out those that pay."""
+        """Decide on the policies' proposals; the actor carries out those that pay."""
         for policy in policies:
             for proposal in policy.propose(now_s):
                 if self._carry_out_or_skip(proposal, actor, now_s):
                     policy.answered(proposal)
 
     def _carry_out_or_skip(self, proposal: Proposal, actor: Actor, now_s: float) -> bool:
-        """Carry out a proposal, or skip it; return ``False`` if it has to be decided again."""
+        """Carry out a proposal, or skip it; return ``False`` if it must be decided again."""
         if proposal.change is None:
             self.announce_skipped(proposal.subject, proposal.reason, proposal.numbers)
             return True
@@ -256,7 +256,7 @@ class PolicyLoop:
         return acted
 
     def announce_skipped(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
-        """Announce the reason why a proposal about a subject is skipped, once until it changes."""
+        """Announce why a proposal about a subject is skipped, once per reason."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
             self._announce(

@@ -1,4 +1,4 @@
-r"""Arrival rates that noise leaves possible, from the last periods.
+r"""Bounds of the arrival rate, given noise, from the last periods.
 
 The rate of a period is an estimate with a standard error: the standard deviation of intervals, over
 the root of their number.  A number of executors is changed only if every rate that noise leaves
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ALPHA = 0.05
-"""Chance that noise alone exceeds a bound, on either side, between two changes of the rate."""
+"""Probability that noise alone exceeds a bound, on either side, between two changes of the rate."""
 _PERIODS = np.array((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))
 """Numbers of last periods that are tested together."""
 _MOST = int(_PERIODS[-1])
 _NOISY = 0.04
-"""Standard error of a period's rate from which on it is tested.
+"""Min. standard error of a period's rate for the test.
 
 Below it, the range between too few and too many executors is wider than noise.
 """
 _PERIODS_OF_NOISE = 16
 _MIN_DIFFERENCES = 4
-"""Min. number of second differences of the rate that measure its deviation."""
+"""Min. number of second differences of the rate for measuring its deviation."""
 _MAD_TO_SIGMA = 1.4826
 
 
 class RateBounds:
-    """Least and greatest arrival rate that the last periods leave possible."""
+    """Lowest and highest arrival rate that are consistent with the last periods."""
 
     def __init__(self) -> None:
         # rate in rows a second, and its standard error, of each
@@ -72,7 +72,7 @@ class RateBounds:
         return median(self._errors) > _NOISY
 
     def _update_bounds(self) -> None:
-        """Bound the rate by the last periods."""
+        """Update the bounds of the rate from the last periods."""
         share = _ALPHA / len(_PERIODS) / (self._num_periods * (self._num_periods + 1))
         quantile = NormalDist().inv_cdf(1 - share)
         rates, error = np.array(self._periods)[::-1].T
@@ -84,7 +84,7 @@ class RateBounds:
 
 
 def _deviation_from_trend(rates: Iterable[float]) -> float:
-    """Return the standard deviation of periods' rates from a steady or a steadily changing one.
+    """Return the standard deviation of periods' rates from a constant or linear trend.
 
     0 if they are too few to tell.
     """

@@ -1,4 +1,4 @@
-r"""Trend of the arrival rate: its rise over the last intervals, and how long that is believed.
+r"""Trend of the arrival rate: its rise over the last intervals, and how far it is extrapolated.
 
 A decision takes effect only once executors have come.  Where the rate rises all the time, one that
 is made for the rate of its period is too small by then, and so is the next: the stream stays
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _LENGTHS = (6, 8, 12, 16)
-"""Numbers of last intervals in which a trend may show."""
+"""Numbers of last intervals that are tested for a trend."""
 _MAX_INTERVALS = 32
-"""Intervals that noise is measured by, at most."""
+"""Max. number of intervals for measuring noise."""
 _INTERVALS_TOGETHER = (1, 2, 4)
-"""Numbers of intervals in a row by which it is measured."""
+"""Numbers of consecutive intervals over which it is measured."""
 _MIN_DIFFERENCES = 4
-"""Min. number of second differences of several intervals together that measure it."""
+"""Min. number of second differences of merged intervals for measuring it."""
 _ERRORS = 4.0
 _MAD_TO_SIGMA = 1.4826
 _NOISE_FLOOR = 0.01
@@ -50,7 +50,7 @@ class Trend:
     seen_s: float  # for how long it has risen
 
     def rate_at(self, time_s: float) -> float:
-        """Return the rate to come at a time; after as long as the rise has been seen, no more."""
+        """Return the forecast rate at a time; it rises for as long as was observed."""
         return self.rate_per_s + self.rise * min(max(time_s - self.at_s, 0.0), self.seen_s)
 
 
@@ -67,12 +67,12 @@ class RateTrend:
         self._points.append((at_s, rows))
 
     def clear(self) -> None:
-        """Forget all points: rows are counted otherwise from now on."""
+        """Drop all points, since rows are counted differently from now on."""
         self._points.clear()
 
     @property
     def trend(self) -> Trend | None:
-        """The present rise of the rate; ``None``: none that noise does not explain."""
+        """The current rise of the rate; ``None`` if noise may explain it."""
         if len(self._points) < _LENGTHS[0] + 1:
             return None
         times_s, rows = np.array(self._points).T
@@ -100,7 +100,7 @@ class RateTrend:
 
 
 def _rate_deviation(times_s: FloatArray, rows: FloatArray) -> float:
-    """Return the standard deviation of an interval's rate, as far as sums of intervals show it.
+    """Return the standard deviation of an interval's rate, from sums of intervals.
 
     Deviations may last longer than an interval; then those of several together tell.
     """

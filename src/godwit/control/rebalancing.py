@@ -1,4 +1,4 @@
-"""Carrying plans out: migrations between executors, and lanes within them.
+"""Execution of plans: migrations between executors, and changes of lanes within them.
 
 A plan may take longer than a period.  Executors come meanwhile, some are to leave, loads shift; to
 wait for the end of a plan that is out of date is as wrong as to start over every period
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Migration:
-    """A migration of the controller under way, with the plan's assumptions and aim."""
+    """A current migration by the controller, with the plan's assumptions and aim."""
 
     id: str
     executors: frozenset[str]  # that it moves key groups from and to
@@ -85,7 +85,7 @@ class _Migration:
         for name in leaving:
             index = number[name]
             if np.count_nonzero(selected.assignment == index) < np.count_nonzero(after == index):
-                return f"executor {name} is to leave"
+                return f"executor {name} will leave"
         reached = load_distance(problem, after)
         missed = reached - max(self.distance, max_load_distance)
         least = max(LEAST_GAIN, CERTAIN * selected.error)
@@ -93,10 +93,8 @@ class _Migration:
             return ""
         new = sorted(set(problem.executors) - self.known_executors)
         if new:
-            return f"executor {new[0]} has come"
-        return (
-            f"it would lead to a load distance of {reached:.0%}, where {self.distance:.0%} was due"
-        )
+            return f"executor {new[0]} has joined"
+        return f"it would lead to a load distance of {reached:.0%} instead of {self.distance:.0%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +106,7 @@ class Rebalance:
 
 
 class Rebalancing:
-    """Migrations under way that the controller requested."""
+    """Current migrations that the controller has requested."""
 
     def __init__(self, settings: Control, migrations: Coordinator, announce: Announce) -> None:
         self._settings, self._migrations, self._announce = settings, migrations, announce
@@ -128,7 +126,7 @@ class Rebalancing:
         return {name: own.id for name, own in self._own_migrations.items()}
 
     def replacement_reason(self, plan: Planned, view: ProtocolView) -> str | None:
-        """Return the reason to replace migrations under way by a new plan.
+        """Return the reason to replace current migrations by a new plan.
 
         Empty if they continue; ``None`` if none is under way.
         """
@@ -160,7 +158,7 @@ class Rebalancing:
                 *(migration.known_executors for migration in under_way)
             )
             new = sorted(set(measured.problem.executors) - known_to_all)
-            return f"executor {new[0]} has come" if new else ""
+            return f"executor {new[0]} has joined" if new else ""
         limit = self._settings.worth.max_load_distance
         reasons = (
             migration.replacement_reason(
@@ -171,7 +169,7 @@ class Rebalancing:
         return next(filter(None, reasons), "")
 
     def wait_for_epoch(self, view: ProtocolView, left_s: float) -> bool:
-        """Return whether moves should be made when the epoch that runs ends, before new ones.
+        """Return whether to wait for the current epoch to end before moves.
 
         Their copies are made, and those of a new plan would not be by then: it would take as long,
         and give up moves that count from the next epoch on. `left_s`: until the epoch ends.
@@ -182,11 +180,11 @@ class Rebalancing:
         )
 
     def judge_results(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
-        """Judge the moves that have ended by this period's load; called once a period."""
+        """Judge completed moves by this period's load; called once a period."""
         self._judge.judge_ended(planned, period, self._own_migrations.keys())
 
     def executors_released(self, executors: Collection[str]) -> None:
-        """Record executors that were given back; their loss must not abandon a plan."""
+        """Record released executors, whose loss must not abandon a plan."""
         for name, own in self._own_migrations.items():
             self._own_migrations[name] = replace(own, executors=own.executors.difference(executors))
 
@@ -208,7 +206,7 @@ class Rebalancing:
                 )
             lost = sorted(migration.executors - view.executors.keys())
             if lost:
-                self._cancel_migration(name, migration, f"executor {lost[0]} is gone")
+                self._cancel_migration(name, migration, f"executor {lost[0]} was lost")
 
     def _cancel_migration(self, name: str, migration: _Migration, reason: str) -> None:
         """Cancel the controller's migration of component `name`, and announce the reason."""
@@ -339,7 +337,7 @@ class Rebalancing:
 
 
 def _relief_of_busiest(problem: Problem, after: IntArray) -> float:
-    """Return the share of its time by which the busiest executor is relieved; at least 0.
+    """Return the decrease of the busiest executor's busy share; at least 0.
 
     `after`: executor of each key group after the moves.
     """
@@ -402,7 +400,7 @@ def _check_sources(component: str, current: Assignment, sources: dict[int, str])
         if current.executor(key_group) != source:
             raise InvalidPlanError(
                 f"Key group {key_group} of {component!r} has left executor {source!r}.",
-                remedy="Plan again on the assignment there is now.",
+                remedy="Plan again, with the current assignment.",
                 key_group=key_group,
             )
 
@@ -411,9 +409,9 @@ _LANES_EPOCHS = 3
 """Epochs with the same key groups on the lanes of an executor that these are balanced by, at least;
 or half a period."""
 _LEAST_GAIN = 0.1
-"""Share of the mean lane by which the busiest one must come down."""
+"""Min. fall of the busiest lane's load, as a share of the mean lane's."""
 _FINE_THRESHOLD_SHARE = 0.25
-"""Part of both thresholds that will do where it is more than noise explains."""
+"""Fraction of both thresholds that suffices if noise does not explain the difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,7 +433,7 @@ class LaneBalancing:
         self._epochs: deque[CommittedEpoch] = deque(maxlen=16)
 
     def observe(self, epoch: CommittedEpoch) -> None:
-        """Add a committed epoch to the measurements; after one under other places, it is time."""
+        """Add a committed epoch to the measurements; lanes are due after a change of placement."""
         if epoch.outcome.batch is None:
             return
         before = self._epochs[-1].component_views if self._epochs else {}
@@ -453,7 +451,7 @@ class LaneBalancing:
     def propose(
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
-        """Yield changes of lanes, if it is time; `stages`: components that share lanes' tasks."""
+        """Yield changes of lanes, if they are due; `stages`: components that share lanes' tasks."""
         interval = self._settings.cadence.lanes_every
         if interval is None or now_s < self._next_check_s:
             return
@@ -550,7 +548,7 @@ class LaneLoads:
 
 
 def _allowed_imbalance(error: FloatArray, theta: float) -> FloatArray:
-    """Return the ratio of the busiest lane to the mean one up to which lanes stay as they are.
+    """Return the max. ratio of the busiest lane to the mean at which lanes do not change.
 
     `error`: standard error of the measured ratio. `theta`: ratio allowed at most.
     """

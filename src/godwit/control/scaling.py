@@ -1,4 +1,4 @@
-r"""Scaling models: how many executors there should be.
+r"""Scaling models: rules for the number of executors.
 
 A model (`ScalingModel`) is a pure function of the situation, as the plan would leave it; it may say
 anything at any time.  `godwit.control.pace` follows it at a pace that the stream can afford.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedExecutors:
-    """Number of executors that there should be.
+    """Required number of executors.
 
     Raises `InvalidControlError` if a number of executors is none, a reason no text, or what it
     rests on no numbers.
@@ -95,14 +95,14 @@ class WantedExecutors:
 
 
 def _invalid_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
-    """Return the error that a field of a scaling model's answer is not `wanted` (as text)."""
+    """Return the error that a field of a scaling model's answer is not valid; `wanted`: as text."""
     return InvalidControlError(
         f"A scaling model returned {value!r} as its {name}.", remedy=f"Give {wanted}."
     )
 
 
 def backlog_to_come(situation: ScalingSituation) -> float:
-    """Return the sources' backlog, in rows, at the time when executors requested now start to work.
+    """Return the sources' backlog, in rows, when executors requested now start to work.
 
     It grows by the rows that the busiest lane cannot process until they join and the current epoch
     ends.
@@ -117,7 +117,7 @@ def backlog_to_come(situation: ScalingSituation) -> float:
 
 
 def waiting_to_come(situation: ScalingSituation, rest_s: float) -> float:
-    """Return the rows that wait for longer than at rest when executors requested now start to work.
+    """Return the excess waiting rows when executors requested now start to work.
 
     At rest an epoch has the rows of at most `rest_s`.  Epochs are played from now on: each takes
     the rows that wait, up to the limit for overloaded streams; the others stay with the sources.
@@ -158,7 +158,7 @@ def catching_up(
 
 
 def at_rate(situation: ScalingSituation, arrival_per_s: float) -> ScalingSituation:
-    """Return a situation as it would be at another arrival rate."""
+    """Return the situation at another arrival rate."""
     if situation.arrival_per_s <= 0:
         return situation
     more = arrival_per_s / situation.arrival_per_s
@@ -197,7 +197,7 @@ def checked_count(count: Any) -> int:
         number = 0
     if number < 1 or isinstance(count, bool):
         raise InvalidControlError(
-            f"There cannot be {count!r} executors.", remedy="Give a whole number of at least 1."
+            f"The number of executors is {count!r}.", remedy="Give a whole number of at least 1."
         )
     return number
 
@@ -216,7 +216,7 @@ class Utilisation:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the executors that keep lanes busy for the target share of their time."""
+        """Return the number of executors that keeps lanes busy for the target share."""
         behind = catching_up(situation, self.catch_up_s)
 
         def fewest(offered: float, target: float) -> int:
@@ -268,7 +268,7 @@ def utilisation(
     """
     if not isinstance(target, int | float) or not 0 < target <= 1:
         raise InvalidControlError(
-            f"A utilisation of {target!r} cannot be aimed at.",
+            f"The target utilisation is {target!r}.",
             remedy="Give a share above 0 and at most 1, such as 0.7.",
             target=target,
         )
@@ -284,45 +284,45 @@ def check_slack(slack: float) -> None:
     """Raise `InvalidControlError` if a slack is not a share from 0 to below 1."""
     if not isinstance(slack, int | float) or not 0 <= slack < 1:
         raise InvalidControlError(
-            f"A slack of {slack!r} is none.",
+            f"The slack is {slack!r}.",
             remedy="Give a share that is at least 0 and below 1, such as 0.2.",
             slack=slack,
         )
 
 
 _MAX_RATIO = 10.0
-"""A quantile's ratio to the mean is believed up to this, and down to its inverse."""
+"""Max. ratio of a quantile to the mean; its inverse is the minimum."""
 _ROWS_OF_RATIO = 100
-"""Rows that tell that ratio, at least."""
+"""Min. number of rows for measuring that ratio."""
 
 
 _KNEE, _FLAT = 1.25, 1.1
 """Latency over the best that can be had at which more executors are not worth asking for, and at
 which some may go: what lies between is the knee of the curve."""
 _NEARLY_FLAT = math.sqrt(_KNEE * _FLAT)
-"""The number that is asked for between the two, so that noise asks for no more soon after."""
+"""The ratio that is aimed at, between the two, so that noise does not cause another request."""
 
 
 _SOON_S = 3.0
 """Time in which a small backlog is worked off: the rest of 15 s after a step, once it is known,
 and executors have joined and have their key groups."""
 _CATCH_UP_SHARE = 0.5
-"""Time in which others are worked off, as a share of the time in which they arrived."""
+"""Time in which other backlogs are worked off, as a share of the time in which they arrived."""
 
 
 RESERVE = 1.04
-"""Factor on the arrival rate at which executors that suffice as measured still meet the target.
+"""Factor on the arrival rate at which sufficient executors must still meet the target.
 
 Where lanes are busy, a little noise in the load changes the latency by much, elsewhere by little.
 """
 
 
 _KEEPS_UP = sys.float_info.max
-"""A latency that is not infinite."""
+"""A finite latency."""
 
 
 def _min_executors(curve: FloatArray, target_s: float) -> int | None:
-    """Return the fewest executors whose latency is at most the target; ``None``: no number.
+    """Return the fewest executors whose latency is at most the target; ``None`` if no number does.
 
     `curve`: latency with 1, 2, … executors.
     """
@@ -353,7 +353,7 @@ class Latency:
         return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
 
     def _soon_s(self, situation: ScalingSituation, waiting: float) -> float:
-        """Return the seconds within which requested executors should work off the `waiting` rows.
+        """Return the seconds within which requested executors should process the `waiting` rows.
 
         Half as long as its rows took to arrive: that takes three times the executors at most. But
         no sooner than `_SOON_S`, and no later than half of the time to catch up; nor if it takes
@@ -442,7 +442,7 @@ class Latency:
         numbers: dict[str, float],
         figure: dict[str, Any],
     ) -> WantedExecutors:
-        """Return the answer if no number meets the target: executors that still help.
+        """Return the answer if no number of executors meets the target: those that still help.
 
         `curve`: predicted latency with 1, 2, … executors; `figure`: further fields of the answer.
         """
@@ -455,7 +455,7 @@ class Latency:
                 for times in (_KNEE, _NEARLY_FLAT, _FLAT)
             )
             said = (
-                f"{named} is out of reach: {most} executors come to {best_s:.3g} s, {nearly} to "
+                f"{named} is unreachable: {most} executors achieve {best_s:.3g} s, {nearly} are "
                 f"within {_NEARLY_FLAT - 1:.0%} of that"
             )
         else:
@@ -465,7 +465,7 @@ class Latency:
                 for times in (1.02, 1.01, 1.0)
             )
             said = (
-                f"{named} is out of reach: {most} executors cannot keep up with "
+                f"{named} is unreachable: {most} executors cannot keep up with "
                 f"{numbers['arrival_per_s']:.4g} rows/s"
             )
         why = why_no_faster(situation, at_least)
@@ -568,8 +568,8 @@ def latency(
     ):
         raise InvalidControlError(
             f"The quantile of a latency target is {quantile!r}.",
-            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without one the "
-            "mean is to meet the target.",
+            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without "
+            "quantile=, the target applies to the mean.",
             quantile=quantile,
         )
     return Latency(
@@ -594,7 +594,7 @@ class LoadRange:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the present number of executors if the mean load is in the range, else a new one.
+        """Return the current number of executors if the mean load is in the range, else a new one.
 
         The new number puts the mean load in the middle of the range.
         """
@@ -637,7 +637,7 @@ def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
     numbers = all(isinstance(value, int | float) for value in (low, high))
     if not numbers or not 0 < low < high <= 1:
         raise InvalidControlError(
-            f"Loads cannot be held between {low!r} and {high!r}.",
+            f"The load range is {low!r} to {high!r}.",
             remedy="Give two shares with 0 < low < high ≤ 1, such as 0.4 and 0.8.",
             low=low,
             high=high,
@@ -656,7 +656,9 @@ class Fixed:
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:  # noqa: ARG002
         """Return the fixed number of executors."""
         count = self.executors
-        return WantedExecutors(executors=count, comfortable=count, reason=f"{count} were asked for")
+        return WantedExecutors(
+            executors=count, comfortable=count, reason=f"the number is fixed at {count}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -668,7 +670,7 @@ class Scripted:
     paced: bool = False
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Return the number of executors that the script has for the present time."""
+        """Return the number of executors that the script has for the current time."""
         passed_s = situation.now_s - situation.started_s
         count = situation.executors
         for since_s, executors in self.steps:
@@ -677,12 +679,12 @@ class Scripted:
         return WantedExecutors(
             executors=count,
             comfortable=count,
-            reason=f"the script says {count}",
+            reason=f"the script has {count} at this time",
             numbers={"passed_s": passed_s},
         )
 
     def to_come(self, passed_s: float) -> tuple[int, ...]:
-        """Return the script's number of executors `passed_s` after the start, and those to come."""
+        """Return the script's number of executors `passed_s` after the start, and later steps."""
         over = sum(since_s <= passed_s for since_s, _ in self.steps)
         return tuple(count for _, count in self.steps[max(over - 1, 0) :])
 
@@ -769,7 +771,7 @@ class Custom:
 def custom(
     function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
 ) -> Custom:
-    """Return a scaling model that asks a function of the user's for the number of executors.
+    """Return a scaling model that calls the user's function for the number of executors.
 
     It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 
 BY_PLAN, STATIC = "resource_centric", "static"
-"""Elasticities that need no other style of placement (`godwit.control.styles`)."""
+"""Elasticities that use the default placement style (`godwit.control.styles`)."""
 
 
 @user_class
@@ -113,7 +113,7 @@ class Means:
         for name in ("link_bytes_per_s", "memory_bytes"):
             value = getattr(self, name)
             if value is not None:
-                what = f"What an executor has, {name},"
+                what = f"The setting {name}, a resource of an executor,"
                 check_number(what, value, least=1, error=InvalidControlError, whole=False)
 
 
@@ -195,7 +195,7 @@ class Search:
     def __post_init__(self) -> None:
         if not isinstance(self.options, Mapping):
             raise InvalidControlError(
-                f"The planner's options are {self.options!r}.",
+                f"The controller has options={self.options!r} for its planner.",
                 remedy='Give a mapping, as in options={"rounds": 3}.',
             )
         _check_kind("limits", self.limits, Limits)
@@ -207,7 +207,7 @@ class Search:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """Thresholds and costs by which the controller decides if moves of key groups are worth it.
+    """Thresholds and costs by which the controller decides whether moves of key groups pay.
 
     Pass it as ``gw.Control(worth=...)``.
 
@@ -270,7 +270,7 @@ class Worth:
     def __post_init__(self) -> None:
         if self.gain not in ("positive", "any"):
             raise InvalidControlError(
-                f"There is no gain {self.gain!r} that moves must have.",
+                f"The setting gain is {self.gain!r}.",
                 remedy='Use "positive", or "any" to carry out every plan.',
                 gain=self.gain,
             )
@@ -380,7 +380,7 @@ class Control(ControlSettings):
             return
         if not isinstance(self.planner, str):
             raise InvalidControlError(
-                f"The controller was given {self.planner!r} as its planner.",
+                f"The controller has planner={self.planner!r}, which is not a planner.",
                 remedy='Give a name, as in planner="milp", or a function of a problem.',
             )
         try:
@@ -388,7 +388,7 @@ class Control(ControlSettings):
             registered.load()
         except GodwitError as error:
             raise InvalidControlError(
-                f"The controller cannot plan by {self.planner!r}: {error.message}",
+                f"The controller cannot use planner {self.planner!r}: {error.message}",
                 remedy=error.remedy,
                 planner=self.planner,
             ) from error
@@ -408,10 +408,9 @@ class Control(ControlSettings):
         single_call_options = sorted(set(self.search.options) & set(registered.for_one_call))
         if single_call_options:
             raise InvalidControlError(
-                f"The option {single_call_options[0]} is one of a single call: a stream's steps "
-                "follow one "
-                "another.",
-                remedy=f"Leave it out; {registered.for_one_call[single_call_options[0]]}.",
+                f"The option {single_call_options[0]} applies to a single call, but a stream "
+                "plans repeatedly.",
+                remedy=f"Omit it; {registered.for_one_call[single_call_options[0]]}.",
                 planner=registered.name,
             )
 
@@ -428,7 +427,7 @@ class Control(ControlSettings):
             load_style(self)
         except PluginError as error:
             raise InvalidControlError(
-                f"The controller has no elasticity {self.elasticity!r}: {error.message}",
+                f"The controller cannot use elasticity {self.elasticity!r}: {error.message}",
                 remedy=error.remedy,
                 elasticity=self.elasticity,
             ) from error
@@ -438,16 +437,16 @@ class Control(ControlSettings):
         min_executors, max_executors = self.min_executors, self.max_executors
         if max_executors is not None and max_executors < min_executors:
             raise InvalidControlError(
-                f"At least {min_executors} executors and at most {max_executors} contradict each "
-                "other.",
+                f"min_executors is {min_executors}, which is more than max_executors, "
+                f"{max_executors}.",
                 remedy="Give min_executors ≤ max_executors.",
                 min_executors=min_executors,
                 max_executors=max_executors,
             )
         if inspect.isfunction(self.scaling) and self.scaling.__module__ == custom.__module__:
             raise InvalidControlError(
-                f"The controller was given gw.control.{self.scaling.__name__} itself as its "
-                "scaling model.",
+                f"The controller has the function gw.control.{self.scaling.__name__} itself as "
+                "its scaling model.",
                 remedy='Call it, as in scaling=gw.control.latency("2 seconds").',
             )
         model = self.scaling_model
@@ -455,7 +454,7 @@ class Control(ControlSettings):
         if model is not None and missing:
             raise InvalidControlError(
                 f"The scaling model {model!r} has no {missing[0]!r}.",
-                remedy="Give it what godwit.control.scaling.ScalingModel asks for, or a function.",
+                remedy="Implement godwit.control.scaling.ScalingModel, or give a function.",
             )
         requested_numbers = [
             getattr(model, "executors", None),
@@ -467,9 +466,9 @@ class Control(ControlSettings):
             ):
                 continue
             raise InvalidControlError(
-                f"{requested} executors are requested, and the limits are {min_executors} to "
-                f"{max_executors}.",
-                remedy="Change one or the other.",
+                f"The scaling model requests {requested} executors, but the limits are "
+                f"{min_executors} to {max_executors}.",
+                remedy="Change the scaling model or the limits.",
             )
         if self.cadence.cool_down is not None and self.cool_down_s < self.period_s:
             raise InvalidControlError(
@@ -487,7 +486,7 @@ class Control(ControlSettings):
             self.forecast.check(self.period_s)
         if self.scaling is not None and model is None:
             raise InvalidControlError(
-                f"The controller was given {self.scaling!r} as its scaling model.",
+                f"The controller has scaling={self.scaling!r}, which is not a scaling model.",
                 remedy='Give gw.control.latency("2 seconds"), gw.control.utilisation(0.7), '
                 'gw.control.fixed(4), gw.control.scripted({0: 2, "1 minute": 4}), or a function.',
             )
@@ -520,7 +519,7 @@ class Control(ControlSettings):
 
     @property
     def scaling_model(self) -> ScalingModel | None:
-        """The rule for the number of executors that `scaling` states; ``None``: there is none.
+        """The scaling model that `scaling` specifies; ``None`` if there is none.
 
         Examples
         --------
@@ -544,7 +543,7 @@ class Control(ControlSettings):
         return seconds(self.period, "The period")
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Return the time in seconds that an epoch over Godwit's own sources should take at most.
+        """Return the max. time in seconds that an epoch over Godwit's own sources should take.
 
         Such an epoch reads no more rows than are processed in that time, because new executors get
         work only from the next epoch on. If the fixed cost of an epoch is more than half of
@@ -573,7 +572,7 @@ class Control(ControlSettings):
 
     @property
     def respect_s(self) -> float:
-        """The setting ``respect`` of `cadence` in seconds: time to leave manual changes alone.
+        """The setting ``respect`` of `cadence` in seconds: time to respect manual changes.
 
         Examples
         --------
@@ -633,7 +632,7 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def load_style(settings: Control) -> Any:
-    """Return the class of the placement style that settings ask for (`godwit.control.styles`).
+    """Return the class of the placement style in the settings (`godwit.control.styles`).
 
     Raises
     ------

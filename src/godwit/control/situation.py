@@ -1,4 +1,4 @@
-"""Situation of a stream by which a scaling model decides: its measurements over a period."""
+"""Situation of a stream, the input of a scaling model: its measurements over a period."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _MIN_COST_DIFFERENCE = 0.1
-"""Share by which fixed costs must differ for the number of executors to explain it."""
+"""Min. relative difference of fixed costs that is attributed to the number of executors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageLoad:
-    """Key groups of a stage by their load, those of all its components together."""
+    """Loads of the key groups of a stage, of all its components together."""
 
     # shape ``(G,)``: share of a standard lane that each keeps busy at the arrival rate, descending
     loads: FloatArray
@@ -64,7 +64,7 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Measurements that complete the model, by number of executors."""
+    """Measurements that calibrate the model, by number of executors."""
 
     fixed_s: Mapping[int, float] = field(default_factory=dict)  # of an epoch
     ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
@@ -74,7 +74,7 @@ class Learned:
     error: float = 1.0
 
     def fixed_at(self, executors: int, now_s: float) -> float:
-        """Return the seconds of an epoch spent on no key group, with `executors` executors.
+        """Return an epoch's seconds outside of key groups, with `executors` executors.
 
         Between and beyond the measured numbers by interpolation; `now_s` if nothing was measured.
         """
@@ -99,7 +99,7 @@ class Learned:
         return max(line, bound) if executors < nearest_number else min(line, bound)
 
     def unevenness_at(self, executors: int, cores: float) -> float:
-        """Return the busiest lane's load over its possible minimum, with `executors` executors.
+        """Return the ratio of the busiest lane's load to the lowest possible, by executors.
 
         Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
         less. Above the largest number seen, the nearest value is used: there the rate is higher.
@@ -114,7 +114,7 @@ class Learned:
         )
 
     def ratio_at(self, executors: int) -> float:
-        """Return measured over predicted latency with `executors` executors.
+        """Return the ratio of measured to predicted latency with `executors` executors.
 
         1 if never measured.
         """
@@ -122,12 +122,12 @@ class Learned:
 
 
 def nearest(known: Mapping[int, float], executors: int) -> int:
-    """Return the number in `known` with the smallest ratio to `executors`; of two, the smaller."""
+    """Return the number in `known` that is nearest to `executors` by ratio; of two, the smaller."""
     return min(known, key=lambda n: (abs(math.log(n / executors)), n))
 
 
 def _random_excess(lanes: float) -> float:
-    """Return a figure in proportion to the busiest lane's excess by chance; its ratios are used."""
+    """Return a value proportional to the busiest lane's random excess, for use in ratios."""
     return math.sqrt(lanes * math.log(1 + lanes))
 
 
@@ -142,7 +142,7 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSituation:
-    """Measurements of the last control period, by which a scaling model decides.
+    """Measurements of the last control period, the input of a scaling model.
 
     Where it matters how even the load is, it is as the new plan would place the key groups.
     """

@@ -1,4 +1,4 @@
-"""Policy for hot keys: divides their rows among lanes, and gathers them when they cool.
+"""Policy that divides hot keys' rows among lanes, and merges the parts when they cool down.
 
 Lanes report which keys of an operator have most work: of a join, rows that come, rows of state that
 are looked at for them, and pairs; of any other operator, microseconds.  A key with more than a
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
 
 _GOAL_PART_SHARE: Final = 0.5
-"""Most of a part, as a share of what a lane gets on average."""
+"""Max. work of a part, as a share of a lane's average."""
 _MAX_WORK_RATIO: Final = 0.7
-"""A grid is given up for one whose parts have this share of the work of today's, or less."""
+"""A grid is replaced by one whose parts have at most this share of its parts' work."""
 _MIN_WORK: Final = 4096
-"""Rows and pairs of an epoch, or microseconds, below which no lane is worth relieving."""
+"""Min. rows and pairs, or microseconds, of an epoch for dividing keys."""
 
 
 @user_class
@@ -90,10 +90,10 @@ class Spreading:
             0 <= self.gather_below < self.spread_above
         ):
             raise InvalidFlowError(
-                f"gw.control.Spreading was given gather_below={self.gather_below!r} and "
+                f"gw.control.Spreading has gather_below={self.gather_below!r} and "
                 f"spread_above={self.spread_above!r}.",
-                remedy="Give shares of what a lane gets, the first below the second: between the "
-                "two everything stays as it is.",
+                remedy="Give shares of a lane's average work, the first below the second; "
+                "between the two, nothing changes.",
             )
 
 
@@ -105,12 +105,12 @@ def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | 
     if settings is None or any(operator.max_parts for operator in flow.operators):
         return settings
     raise InvalidFlowError(
-        f"The setting spreading of adaptation has nothing to decide: flow {flow.name!r} has no "
-        "join(..., spread=...) and no state with merge=.",
-        remedy="Say of a join into how many parts rows of a hot key may be divided, as in "
-        'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), or how two '
-        "states of a function become one, as in state=gw.ValueState(dict, merge=add), or leave "
-        "spreading= out.",
+        f"The setting spreading of adaptation has no effect: flow {flow.name!r} has no join(..., "
+        "spread=...) and no state with merge=.",
+        remedy="For a join, give the number of parts of a hot key, as in "
+        'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), for a '
+        "function, give the merging of two states, as in state=gw.ValueState(dict, merge=add), "
+        "or omit spreading=.",
         flow=flow.name,
     )
 
@@ -187,7 +187,7 @@ class SpreadHotKeys:
             subject = f"{name} {key_hash}"
             if not self._hysteresis.is_confirmed(subject, shape):
                 continue
-            assert shape is not None, "nothing confirms no change"
+            assert shape is not None, "an empty change confirms that nothing changes"
             key = measured[key_hash].key if key_hash in measured else spreads.keys[key_hash].key
             count = shape[0] * shape[1]
             grid = Grid(
@@ -217,7 +217,7 @@ class SpreadHotKeys:
                 subject=ManualChange.HOT_KEYS.of(name),
                 reverses=frozenset({ManualChange.HOT_KEYS.of(name)}),
                 change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
-                reason=f"it has {share:.2f} times the work of a lane",
+                reason=f"it has {share:.2f} times the average work of a lane",
                 gain=relief / self._settings.epochs,  # in rows an epoch
                 cost=max(
                     sides.copied_rows(*shape) - sides.copied_rows(grid_now.rows, grid_now.columns),
@@ -236,7 +236,7 @@ class SpreadHotKeys:
     def _wanted_grid(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
-        """Return the grid of parts (rows, columns) that a key should have; ``None``: no change.
+        """Return the required grid of parts (rows, columns) of a key; ``None``: no change.
 
         `now`: its present grid. `mean`: mean load of the operator's `lanes` lanes.
         """

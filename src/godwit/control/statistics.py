@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from godwit.placement.arrays import FloatArray
 
 _LAST_PART = 1 / 3
-"""The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+"""Last part of a period, whose arrival rate is used if it is higher than the whole period's."""
 _RISEN_FACTOR = 1.1
-"""Factor by which it must be."""
+"""Min. ratio of the two."""
 _LATENCY_PERIODS = 5
-"""Periods that say how a quantile of latency compares with its mean."""
+"""Number of periods for the ratio of a latency quantile to the mean."""
 _PARTS = {"plan": "driver", "commit": "driver", "stages": "source"}
 """Phase of an epoch → part of the system that works in it outside the lanes."""
 _BOTTLENECK_SHARE = 0.5
-"""Share of a period from which on a part, or a key group alone, holds the stream up."""
+"""Min. share of a period at which a part, or a single key group, is the bottleneck."""
 _EARLY_PERIODS = 2
-"""Periods after a backlog that end with as few epochs as tell how many executors remain needed."""
+"""Number of periods after a backlog that may end after few epochs, to release executors early."""
 _SHOWN = 2
-"""Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
+"""Number of epochs that suffice for decisions if a step ends a period early or epochs are long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,7 +180,7 @@ class PeriodStatistics:
         return self.demand / self.covered_s if self.covered_s > 0 else 0.0
 
     def heaviest_key(self, component: str, key_group: int) -> str:
-        """Return the key that takes most of a key group's time, as JSON; empty if unknown."""
+        """Return the key with most of a key group's time, as JSON; empty if unknown."""
         busy_s = self.components[component].busy_s
         work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
         for key_work in work.keys:
@@ -191,7 +191,7 @@ class PeriodStatistics:
         return ""
 
     def held_up_by(self) -> tuple[str, float]:
-        """Return the part that took most of the period, and its share of the period.
+        """Return the part with most of the period's time, and its share of the period.
 
         Empty if the stream waited for rows most of the time; as in `events.LoadMeasured`.
         """
@@ -225,7 +225,7 @@ class PeriodStatistics:
 
 @dataclass(slots=True, kw_only=True)
 class _Tally:
-    """A component's figures so far."""
+    """Measurements of a component so far."""
 
     by_assignment: list[AssignmentPeriod]
     in_bytes: FloatArray
@@ -235,7 +235,7 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class _Epochs:
-    """Epochs of the period so far: their rows, their lengths, the last backlog."""
+    """Epochs of the period so far: their rows, durations, and the last backlog."""
 
     rows: list[int] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)
@@ -269,9 +269,9 @@ class Statistics:
         self._latest = LatencyHistogram()  # of the rows that were delivered last
         self._windows: dict[str, LoadWindow] = {}
         self.speeds: Mapping[str, float] = {}
-        """Executor → speed as last estimated; left out: 1."""
+        """Executor → speed as last estimated; missing: 1."""
         self.shifted = False
-        """True if the last epoch showed that the load is distributed otherwise than before."""
+        """True if the last epoch showed a change of the load's distribution."""
         self._arrivals_noted = False  # of the epoch that runs
         self._running_since_s: float | None = None  # of the epoch that runs, if that was reported
         self._last_took_s: float | None = None  # of the last epoch with input
@@ -298,14 +298,14 @@ class Statistics:
         return len(self._epochs.rows)
 
     def has_enough(self, epochs: int, lasting_s: float) -> bool:
-        """Return whether the period has `epochs` epochs, or some that together took `lasting_s`."""
+        """Return whether the period has `epochs` epochs, or epochs with a total of `lasting_s`."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
 
     @property
     def stepped(self) -> bool:
-        """True if the arrival rate has just risen by a step, and costs of epochs are known.
+        """True if the arrival rate has just risen by a step, and the costs of epochs are known.
 
         One epoch with as many rows as two usual ones shows as much: where a step falls just before
         a period's end, the second one would be waited for while the backlog grows.
@@ -316,7 +316,7 @@ class Statistics:
         return len(rows) >= _SHOWN or 0 < _SHOWN * self._usual_rows <= sum(rows)
 
     def caught_up(self, epochs: int) -> bool:
-        """Return whether a backlog has just been worked off, and what remains has been measured.
+        """Return whether a backlog has just been worked off, and the load after it measured.
 
         True once an epoch has taken the last rows that sources held back: those of later epochs
         have not waited.  Then again after each `epochs` epochs of the next periods, if sources hold
@@ -327,13 +327,13 @@ class Statistics:
         return seen.caught_up or (soon and len(seen.rows) >= epochs)
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
-        """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` besides."""
+        """Record arrivals: an epoch began with `rows`, and sources had `backlog_rows` more."""
         self.arrivals.add_epoch(rows, at_s, backlog_rows)
         self._arrivals_noted, self._running_since_s = True, at_s
         self._note_backlog(backlog_rows)
 
     def epoch_left_s(self, now_s: float) -> float:
-        """Return the seconds until the epoch that runs ends, if it takes as long as the last one.
+        """Return the seconds until the current epoch ends, if it takes as long as the last one.
 
         Infinite if either is unknown.
         """
@@ -342,7 +342,7 @@ class Statistics:
         return max(0.0, self._running_since_s + self._last_took_s - now_s)
 
     def _note_backlog(self, backlog_rows: int | None) -> None:
-        """Record what sources hold back, if they say so."""
+        """Record the sources' backlog, if they report it."""
         if backlog_rows is not None:
             self._epochs.backlog_rows = backlog_rows
             self._epochs.held_back |= backlog_rows > 0
@@ -451,7 +451,7 @@ class Statistics:
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
-        """Return the statistics of the present period, which continues."""
+        """Return the statistics of the current period so far."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
@@ -501,7 +501,7 @@ class Statistics:
         )
 
     def _arrival_rate(self, now_s: float) -> tuple[float, float]:
-        """Return the arrival rate at the sources, in rows a second, and since when it is that."""
+        """Return the arrival rate at the sources, in rows a second, and since when it holds."""
         so_far, arrivals = self._epochs, self.arrivals
         if not so_far.rows:
             return 0.0, self.began_s

@@ -1,4 +1,4 @@
-"""Placement styles: how an assignment is made of a measured problem.
+"""Placement styles: rules that turn a measured problem into an assignment.
 
 The default style asks the planner about the components of a stage together.  Another style may plan
 other components together, lay key groups out before the planner is asked, or ask no planner at all.
@@ -37,7 +37,7 @@ class TryPlan(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Circumstances in which an assignment is asked for, and the ways to ask the planner."""
+    """Circumstances of a planning decision, and access to the planner."""
 
     hypothetical: bool  # for a decision that may not be made
     waits: bool  # executors will join, and none drains: a new layout should wait for them
@@ -47,7 +47,7 @@ class Turn:
 
 
 class PlacementStyle:
-    """The default style: the planner says where key groups should be.
+    """The default style: the planner decides the placement of key groups.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class PlacementStyle:
         self.groups = (topology.components,) if joint else topology.stages
         """Components that are planned together."""
         self.targets: tuple[int, ...] = ()
-        """Numbers of executors after each next migration, where a style plans several."""
+        """Numbers of executors after each next migration, if a style plans several."""
         self.name = settings.planner_name
         """Name of the plans' author in events."""
         del announce, targets
@@ -90,7 +90,7 @@ class PlacementStyle:
         return {}
 
     def before(self, measured: MeasuredProblem, turn: Turn) -> IntArray | None:
-        """Return an assignment that is needed before any plan, shape ``(m,)``; ``None`` if none.
+        """Return an assignment that has priority over any plan, shape ``(m,)``; ``None`` if none.
 
         It is carried out whether it pays or not.
         """

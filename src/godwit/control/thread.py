@@ -1,4 +1,4 @@
-"""The controller beside the epochs: a thread of its own, which no epoch ever waits for.
+"""The controller's thread, which no epoch ever waits for.
 
 Problem: planning may take a second, and a function of the user's any time; epochs go on meanwhile.
 
@@ -42,7 +42,7 @@ _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
 _NOTED_EVERY_S = 5.0
 _MEMORY = "controller"
-"""Kind of the journal's entries of what a controller remembers."""
+"""Kind of the journal's entries with the controller's memory."""
 
 
 def last_memory(storage: CheckpointStorage) -> ControllerMemory | None:
@@ -63,7 +63,7 @@ class SteadyClock:
 
 
 class ControllerThread:
-    """Drives a controller on a thread of its own."""
+    """Runs a controller on a separate thread."""
 
     # called after every epoch: backlog of the sources in rows, or ``None`` if they do not report
     # it. The driver of the epochs replaces this default.
@@ -177,7 +177,7 @@ class ControllerThread:
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def close(self) -> None:
-        """Stop the controller; notices that are still queued are dropped."""
+        """Stop the controller; queued notices are dropped."""
         self._tasks.put(None)
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
@@ -209,7 +209,7 @@ class ControllerThread:
         return True
 
     def _run_guarded(self, step: Callable[[], None]) -> None:
-        """Call a function of the controller; announce an error in it as an event, not raise it."""
+        """Call a function of the controller; announce its error as an event, without raising it."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  reported; the stream continues

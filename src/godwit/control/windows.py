@@ -1,4 +1,4 @@
-"""Policies for windows: split or combine their consolidation, and share panes or duplicate state.
+"""Policies for windows: one or two phases, and shared panes or duplicated state.
 
 **Split or combine.**  In two components (*split*) key groups of windows migrate without their
 state, and all that windows are made of crosses an exchange; in one (*combined*) it is the other way
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
     from godwit.time.grid import PaneGrid
 
 _BYTE_LATENCY_MS: Final = 10 / 2**20
-"""Time to bring a byte of state to another executor, where none was measured."""
+"""Default time to copy a byte of state to another executor."""
 _BYTE_MS: Final = 80 / 2**20
-"""CPU time of a byte of state that migrates: to bring it, and to make room in tables twice."""
+"""CPU time per byte of migrated state: copying, and growing tables twice."""
 _MOVE_MS: Final = 1.0
-"""Of a key group that migrates, beside its bytes."""
+"""CPU time per migrated key group, besides its bytes."""
 _TURN_SHARE: Final = 0.5
-"""Cost of turning over that of moving: the old slot is emptied, another table is begun."""
+"""Ratio of the cost of switching slots, which empties one and begins a table, to moving."""
 _MEMORY: Final = 0.5
-"""Weight of a figure of earlier periods once another one was measured."""
+"""Weight of earlier periods in the moving average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
-    """Costs of an exchange that lanes cannot measure."""
+    """Costs of an exchange, which lanes cannot measure."""
 
     # CPU time of parting and serialising a partial, where lanes have not measured any yet
     row_ms: float = 0.0002
@@ -375,19 +375,21 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
     roles = [operator.two_phase for operator in flow.operators]
     always_apart = [role.first for role in roles if role is not None and role.slot == 0]
     note = (
-        f" ({listing(always_apart)}: consolidate='apart', which is left so)" if always_apart else ""
+        f" ({listing(always_apart)}: consolidate='apart', which is not changed)"
+        if always_apart
+        else ""
     )
     raise InvalidFlowError(
-        f"The setting splitting of adaptation has nothing to decide: flow {flow.name!r} has no "
-        f"windows with consolidate='measured'{note}.",
-        remedy='Say which, as in window(gw.hopping("6 hours", every="1 hour"), '
-        'consolidate="measured"), or leave splitting= out.',
+        f"The setting splitting of adaptation has no effect: flow {flow.name!r} has no windows "
+        f"with consolidate='measured'{note}.",
+        remedy='Set it, as in window(gw.hopping("6 hours", every="1 hour"), '
+        'consolidate="measured"), or omit splitting=.',
         flow=flow.name,
     )
 
 
 def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
-    """Return the present layout of windows; ``None`` if it is neither two-phase nor one-phase.
+    """Return the current layout of windows; ``None`` if it is neither two-phase nor one-phase.
 
     Fused operators downstream may share the consolidate part's component.
     """
@@ -401,7 +403,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 
 
 def _downstream_members(flow: CompiledFlow, operator: str, members: set[str]) -> set[str]:
-    """Return an operator of a component and its `members` that read its rows in their lanes."""
+    """Return an operator of a component, and its `members` that read its rows in the same lanes."""
     downstream, streams = {operator}, in_lane_inputs(flow)
     while True:
         readers = {stream.operator for stream in streams if stream.upstream in downstream}
@@ -414,7 +416,7 @@ def _downstream_members(flow: CompiledFlow, operator: str, members: set[str]) ->
 def components_for(
     flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
-    """Return component → its operators, once the windows of `part` have this layout."""
+    """Return component → its operators if the windows of `part` have this layout."""
     first, second = part.slots
     beside = tuple(
         operator.name
@@ -484,7 +486,7 @@ class SplitOrCombine:
     def _present_layout(
         self, flow: CompiledFlow, part: ConsolidatePart
     ) -> tuple[WindowLayout | None, int]:
-        """Return the present layout of windows, and the levels that the two-phase layout adds."""
+        """Return the current layout of windows, and the levels that the two-phase layout adds."""
         key = (part.name, flow.physical_plan)  # of which there are few in a run
         if key not in self._layouts:
             layout = layout_of(flow, part)
@@ -500,7 +502,7 @@ class SplitOrCombine:
     def _propose_once_confirmed(
         self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice
     ) -> None:
-        """Propose a change of an aggregate's layout, once enough evaluations in a row agree."""
+        """Propose a change of an aggregate's layout after enough consecutive evaluations agree."""
         self._choice_of.pop(name, None)
         self._standing_proposals.pop(name, None)
         if not self._hysteresis.is_confirmed(name, choice.layout if choice.changes else None):
@@ -565,13 +567,13 @@ def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
 
 
 def _reason_text(name: str, metered: Metered, choice: Choice, max_latency_ms: float) -> str:
-    """Return, as text, the measured costs that decided for a layout."""
+    """Return the measured costs that led to a layout, as text."""
     costs = metered.costs
     cpu = f"{costs.split_ms:.1f} ms of CPU split and {costs.combined_ms:.1f} ms combined"
     moved = f"{costs.migrations:.0f} key groups migrated"
-    reason = f"{name} takes {cpu} over {metered.epochs} epochs in which {moved}"
+    reason = f"{name} takes {cpu} over {metered.epochs} epochs, in which {moved}"
     if not math.isinf(max_latency_ms):
-        exceeded = "" if choice.within else ", which neither keeps to"
+        exceeded = "" if choice.within else ", which neither meets"
         reason += (
             f"; migrations take {costs.split_latency_ms:.0f} ms split and "
             f"{costs.combined_latency_ms:.0f} ms combined, of {max_latency_ms:.0f} ms "

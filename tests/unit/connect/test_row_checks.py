@@ -87,7 +87,7 @@ def test_texts_are_counted_in_characters() -> None:
 
 def test_texts_may_be_some_only() -> None:
     found = rejected(pa.array(["ok", "no", None]), one_of(("ok", "late")))
-    assert found == {1: "column 'c' is none of the target's 2 values ('ok', 'late', ...)"}
+    assert found == {1: "column 'c' is not one of the target's 2 values ('ok', 'late', ...)"}
 
 
 def test_nulls_are_found_where_there_may_be_none() -> None:

@@ -142,7 +142,7 @@ FAULTS: dict[type[Appending], str] = {
     TwiceAfterRestart: r"\(rows\): of epoch .* delivered twice, by another sink",
     NumberFirst: r"\(one step\): after a crash at .* has epoch \d+ without its rows",
     RowsFirst: r"\(one step\): after a crash at .* has rows of epoch \d+ without it",
-    InParts: r"\(one step\): after .* (and neither all nor none|without it)",
+    InParts: r"\(one step\): after .* (neither all rows of the epoch nor none|but not the epoch)",
     WrongNumber: r"\(last_delivered\): it is -1 after epoch",
     NumberOfAll: r"\(rows\): .* the first of another sink, the target lacks",
     Forgetting: r"\(rows\): .* continued after a later epoch, the target lacks",

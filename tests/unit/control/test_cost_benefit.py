@@ -80,7 +80,7 @@ def test_what_a_budget_cuts_into_small_parts_is_moved_all_the_same() -> None:
     assert select_moves(problem, planned, TERMS, Budget(max_moves=2)).order.tolist() == [0, 1]
     whole = replace(problem, limits=Limits())
     refused = select_moves(whole, planned, TERMS, FREE)
-    assert refused.reason == "no plan makes the load more even"
+    assert refused.reason == "no plan makes the load more balanced"
 
 
 def test_keys_that_are_held_twice_for_a_while_cost_their_merging_shared_by_all() -> None:
@@ -186,7 +186,7 @@ def test_a_budget_of_nothing_moves_nothing_not_even_off_an_executor_that_is_to_g
 ) -> None:
     chosen = select_moves(drained(), SPREAD, TERMS, budget)
     assert not len(chosen.order)
-    assert chosen.reason == "the budget lets no key group leave draining executors"
+    assert chosen.reason == "the budget allows no key group to leave draining executors"
 
 
 def test_draining_has_its_share_of_a_budget_that_balancing_would_use_up() -> None:
@@ -219,7 +219,7 @@ def test_what_so_many_rows_cannot_tell_moves_nothing(rows: int, *, moves: bool) 
     chosen = select_moves(problem, planned, TERMS, FREE, variance=variance)
     assert bool(len(chosen.order)) == moves
     if not moves:
-        assert chosen.reason == "the load is as even as so few rows can tell"
+        assert chosen.reason == "too few rows to detect an uneven load"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_plan_is_carried_out_as_it_is_where_any_gain_will_do() -> None:
     (first,) = select_moves(problem, worse, free, Budget(max_moves=1, max_bytes=None)).order
     assert first in {0, 1, 2}  # the budget holds
     nothing = select_moves(problem, problem.current, free, FREE)
-    assert nothing.reason == "the planner moves nothing"
+    assert nothing.reason == "the planner proposes no moves"
 
 
 def test_what_evens_out_the_load_of_a_draining_executor_is_worth_its_gain_then() -> None:

@@ -113,7 +113,7 @@ def test_it_may_be_taken_again_once_there_are_fewer_executors() -> None:
 def test_the_reason_names_the_key_group_that_holds_the_stream_up() -> None:
     heavy = StageLoad(loads=np.array([0.8, 0.1]), component="sums", key_group=17)
     judged = out().after(3.9, stages=(heavy,))
-    assert "key group 17 of 'sums' alone fills" in judged.said[0].reason
+    assert "key group 17 of 'sums' alone needs" in judged.said[0].reason
     named = out().after(3.9, stages=(replace(heavy, key='["hot"]').scaled(2.0),))
     assert 'of a lane, most of it with key ["hot"]: ' in named.said[0].reason
 

@@ -57,7 +57,7 @@ def test_rows_that_take_time_outside_the_lanes_are_no_fixed_cost() -> None:
     ("per_row_s", "said"),
     [
         (0.4 / 4000, r"a row takes 0.1 ms outside the lanes, 40% of the time at this rate, "),
-        (0.0, "an epoch takes 0.1 s whatever is in it, "),
+        (0.0, "an epoch takes at least 0.1 s, "),
     ],
 )
 def test_a_target_out_of_reach_names_what_takes_the_time(per_row_s: float, said: str) -> None:
@@ -127,7 +127,7 @@ def test_a_key_group_that_fills_a_lane_is_named_and_nobody_is_asked_for() -> Non
     for have in (3, 5, 12):
         wanted = latency("300 ms").wanted(epochs(stage(0.8, 0.05, 0.05), executors=have))
         assert wanted.executors <= 2
-        assert "key group 17 of 'sums' alone fills 0.8 of a lane" in wanted.unattainable
+        assert "key group 17 of 'sums' alone needs 0.8 of a lane" in wanted.unattainable
     over = latency("300 ms").wanted(epochs(stage(1.3, 0.05, 0.05)))
     assert over.executors <= 2
     assert "cannot keep up" in over.unattainable

@@ -80,7 +80,7 @@ def test_an_even_stream_is_left_alone_and_that_is_said_once() -> None:
     even.run(5 * PERIOD_S)
     assert not even.told(events.RebalancingStarted, events.MigrationStarted)
     (skipped,) = even.told(events.DecisionSkipped)
-    assert skipped.reason == "the load is even enough"
+    assert skipped.reason == "the load is balanced enough"
 
 
 def test_a_slow_drift_is_evened_out_and_then_the_bound_is_what_was_asked_for() -> None:
@@ -120,7 +120,7 @@ def test_a_stream_with_little_to_do_is_left_alone() -> None:
     idle = ControlledCluster({"sum": Part(rows=skewed(), row_s=1e-6)}, FOUR, settings=control())
     idle.run(3 * PERIOD_S)
     assert not idle.told(events.MigrationStarted)
-    assert {e.reason for e in idle.told(events.DecisionSkipped)} == {"there is too little to do"}
+    assert {e.reason for e in idle.told(events.DecisionSkipped)} == {"the load is too low"}
 
 
 def test_state_too_large_for_what_it_gains_stays() -> None:
@@ -335,8 +335,8 @@ def test_no_decision_is_taken_back_within_the_cool_down() -> None:
 @pytest.mark.parametrize(
     ("executors", "rows", "left", "reason"),
     [
-        (2, [500.0, 500.0], 1, "the rest would be busy for 100% of the time"),
-        (3, [300.0] * 3, 2, "the rest could not be balanced: 1.33 times the mean"),
+        (2, [500.0, 500.0], 1, "the remaining executors would be busy for 100% of the time"),
+        (3, [300.0] * 3, 2, "the remaining executors could not be balanced: 1.33 times the mean"),
     ],
 )
 def test_executors_stay_where_the_rest_would_not_do(
@@ -677,13 +677,13 @@ def another(problem: Problem) -> Solution:
     [
         (raises, "it raised KeyError: 64"),
         (nonsense, "it returned a str"),
-        (short, "instead of a vector of 64 executors' indices"),
-        (elsewhere, "instead of a vector of 64 executors' indices"),
+        (short, "instead of a vector of 64 executor indices"),
+        (elsewhere, "instead of a vector of 64 executor indices"),
         (imaginary, "it returned complex numbers"),
         (nowhere, "key group 0 is on executor"),
         (ends, "it raised RuntimeError: SystemExit: 64"),
         (unreadable, "it raised RuntimeError: not for you"),
-        (another, "its solution is one of another problem"),
+        (another, "its solution belongs to another problem"),
     ],
 )
 def test_a_planner_that_fails_is_told_of_once_and_the_stream_goes_on(
@@ -842,9 +842,9 @@ class Number:
     ("scaling", "reason"),
     [
         (ended, "it raised RuntimeError: SystemExit: 3"),
-        (wants("many", 3), "it raised InvalidControlError: There cannot be 'many' executors"),
+        (wants("many", 3), "it raised InvalidControlError: The number of executors is 'many'"),
         (wants(2, float("nan")), "it raised InvalidControlError: There cannot be nan executors"),
-        (wants(-1, 2), "it raised InvalidControlError: There cannot be -1 executors"),
+        (wants(-1, 2), "it raised InvalidControlError: The number of executors is -1"),
         (lambda _situation: True, "it raised InvalidControlError: There cannot be True executors"),
         (Number(), "it raised InvalidControlError: The scaling model returned 3"),
         (says(reason=7), "it raised InvalidControlError: A scaling model returned 7 as its reason"),
@@ -854,7 +854,7 @@ class Number:
             says(unattainable=None),
             "it raised InvalidControlError: A scaling model returned None as",
         ),
-        (says(aim=0.5), "it raised InvalidControlError: There cannot be 0.5 executors"),
+        (says(aim=0.5), "it raised InvalidControlError: The number of executors is 0.5"),
     ],
 )
 def test_a_scaling_model_of_nonsense_is_told_of_and_the_stream_is_still_balanced(
@@ -927,7 +927,7 @@ def test_a_plan_under_way_is_abandoned_for_one_that_empties_who_is_to_leave() ->
     world.coordinator.drain("e0")
     world.run(PERIOD_S)
     (abandoned,) = world.told(events.PlanAbandoned)
-    assert abandoned.reason == "executor e0 is to leave"
+    assert abandoned.reason == "executor e0 will leave"
     world.warms = True
     world.run(PERIOD_S)
     assert not len(world.coordinator.view.components["sum"].assignment.key_groups("e0"))
@@ -1024,7 +1024,7 @@ def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
     world.run(10 * PERIOD_S)
     assert not world.told(events.ScaledIn, events.ExecutorDraining, events.MigrationStarted)
     assert {e.reason for e in world.told(events.ScalingRefused)} == {
-        "the budget lets no key group move"
+        "the budget allows no moves of key groups"
     }
 
 

@@ -91,9 +91,9 @@ def test_what_costs_more_than_it_gains_is_answered_and_told_once_until_something
 
 
 def test_a_proposal_without_a_change_tells_why() -> None:
-    story = ScriptedPolicy(Proposal(subject="balancing", reason="the load is even enough"))
+    story = ScriptedPolicy(Proposal(subject="balancing", reason="the load is balanced enough"))
     story.step(0.0)
-    assert story.skipped == [("balancing", "the load is even enough")]
+    assert story.skipped == [("balancing", "the load is balanced enough")]
     assert story.done == []
 
 

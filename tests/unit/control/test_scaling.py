@@ -203,7 +203,7 @@ def test_the_fewest_executors_that_meet_a_latency_are_wanted() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, r"out of reach: 16 executors come to 0\.1\d+ s, \d+ to within 17% of that"),
+        ({}, r"unreachable: 16 executors achieve 0\.1\d+ s, \d+ are within 17% of that"),
         ({"offered": 40.0}, "16 executors cannot keep up with 4000 rows/s"),
     ],
 )
@@ -358,7 +358,7 @@ def test_a_function_may_say_a_number_or_a_whole_answer() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: utilisation(1.2), "utilisation of 1.2 cannot be aimed at"),
+        (lambda: utilisation(1.2), "target utilisation is 1.2"),
         (lambda: utilisation(0.5, slack=1.0), "slack of 1.0 is none"),
         (lambda: latency("2 parsecs"), "latency target is '2 parsecs'"),
         (lambda: latency("0 seconds"), "latency target is '0 seconds'"),
@@ -575,7 +575,7 @@ def test_a_decision_that_saw_only_part_of_a_step_is_corrected_before_it_shows() 
     assert (step.kind, step.executors) == ("out", 9)
     pace.record_decision("out", NOW_S, arrival_per_s=4000.0)
     same = pace.step(wanting(12), situation(arrival_per_s=4000.0), coming, paced=True)
-    assert (same.kind, same.reason) == ("stay", "the last ones have only just been asked for")
+    assert (same.kind, same.reason) == ("stay", "the last ones were requested only recently")
 
 
 def test_a_second_decision_for_a_step_asks_for_what_suffices() -> None:

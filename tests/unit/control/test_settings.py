@@ -27,21 +27,21 @@ def keep(problem: Problem) -> Any:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"planner": "milk"}, "cannot plan by 'milk'"),
-        ({"planner": 3}, "given 3 as its planner"),
+        ({"planner": "milk"}, "cannot use planner 'milk'"),
+        ({"planner": 3}, "planner=3, which is not a planner"),
         ({"planner": "milp", "options": {"seed": 1}}, "'milp' has no option 'seed'"),
         ({"elasticity": "anarchic"}, "no elasticity 'anarchic'. Use one of resource_centric"),
         (
             {"min_executors": 4, "max_executors": 2},
-            "least 4 executors and at most 2 contradict each other",
+            "min_executors is 4, which is more than max_executors, 2",
         ),
         (
             {"scaling": fixed(9), "max_executors": 4},
-            "9 executors are requested, and the limits are 1 to 4",
+            "requests 9 executors, but the limits are 1 to 4",
         ),
         (
             {"scaling": scripted({0: 2, "1 minute": 9}), "max_executors": 4},
-            "9 executors are requested, and the",
+            "requests 9 executors, but the",
         ),
         ({"scaling": "more"}, "given 'more' as its scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),

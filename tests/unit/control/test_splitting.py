@@ -361,10 +361,10 @@ def test_settings_without_anything_to_decide_are_refused() -> None:
     assert splitting_of(flow("together"), None) is None
     assert splitting_of(flow("measured"), None) == gw.control.Splitting()
     assert splitting_of(flow("measured"), SETTINGS) is SETTINGS
-    with pytest.raises(InvalidFlowError, match="has nothing to decide") as caught:
+    with pytest.raises(InvalidFlowError, match="has no effect") as caught:
         splitting_of(flow("together"), SETTINGS)
     assert 'consolidate="measured"' in caught.value.remedy
-    with pytest.raises(InvalidFlowError, match="'w': consolidate='apart', which is left so"):
+    with pytest.raises(InvalidFlowError, match="'w': consolidate='apart', which is not changed"):
         splitting_of(flow("apart"), SETTINGS)
 
 

@@ -109,7 +109,7 @@ def test_a_key_with_more_than_a_lanes_share_is_spread_once_evaluations_agree() -
     assert (proposal.change.hash, proposal.change.key) == (7, '["7"]')
     assert (proposal.change.grid.rows, proposal.change.grid.columns) == (4, 1)
     assert proposal.gain > 10 * proposal.cost > 0
-    assert "2.20 times the work of a lane" in proposal.reason
+    assert "2.20 times the average work of a lane" in proposal.reason
 
 
 def test_sides_with_as_many_rows_are_both_divided() -> None:
@@ -174,7 +174,7 @@ def test_settings_that_will_not_do_are_refused() -> None:
     with pytest.raises(InvalidFlowError, match=r"epochs of gw\.control\.Spreading is 0"):
         gw.control.Spreading(epochs=0)
     assert spreading_of(joined(None), None) is None
-    with pytest.raises(InvalidFlowError, match="has nothing to decide"):
+    with pytest.raises(InvalidFlowError, match="has no effect"):
         spreading_of(joined(None), SETTINGS)
 
 

@@ -179,7 +179,7 @@ WRONG: list[tuple[Any, str, str]] = [
         "string in column 'n' of the states, which is int64",
         "Convert it",
     ),
-    (lambda s: (None, None, [True]), "for the keys to drop", "Give 2 booleans"),
+    (lambda s: (None, None, [True]), "for the keys to drop", "Return 2 booleans"),
 ]
 
 

@@ -61,7 +61,7 @@ SKEW = (
     event(events.RebalancingStarted, after_s=20, **MOVES),
     event(
         events.RebalancingJudged, after_s=40, **JUDGED, measured=0.04,
-        reason="executors are as even as expected",
+        reason="the load is as balanced as expected",
     ),
 )  # fmt: skip
 STRAGGLER = (
@@ -143,7 +143,7 @@ so far      nothing had to change
         SLOW_SINK,
         """\
 stayed at 1 executor, though 3 were wanted: a row takes 3 ms outside the lanes, 98% of
-            the time at this rate: no number of executors shortens that
+            the time at this rate: more executors do not reduce that
   seen      700 rows/s arrived; sink 'table' took 98% of the time; executor 0 was the busiest (62%;
             load distance 4%); a row took 3.14 s
   noise     for 1 period (10 s) 700 rows/s and load distances up to 4% changed nothing; by chance a

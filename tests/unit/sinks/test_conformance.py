@@ -346,7 +346,7 @@ def test_a_roll_back_leaves_rows_of_others_or_is_refused(shared: Target) -> None
     try:
         sink.roll_back(Committed(latest_epoch=0), -1)
     except SinkError as error:
-        assert "made by another writer" in str(error)  # noqa: PT017  one of two is right
+        assert "written by another writer" in str(error)  # noqa: PT017  one of two is right
         assert shared.rows == before
     else:
         assert _sorted(shared.rows) == _sorted([*theirs, ("N1", 1), ("N2", 2)])

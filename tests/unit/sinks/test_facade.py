@@ -79,10 +79,10 @@ def test_everything_exported_is_there() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: sinks.parquet(3), "Parquet sink was given a path of type int"),  # type: ignore[arg-type]
-        (lambda: sinks.parquet(""), "Parquet sink was given an empty path"),
+        (lambda: sinks.parquet(3), "Parquet sink has a path of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.parquet(""), "Parquet sink has an empty path"),
         (lambda: sinks.parquet(b"out"), "path of type bytes"),  # type: ignore[arg-type]
-        (lambda: sinks.delta(None), "Delta sink was given a path of type NoneType"),  # type: ignore[arg-type]
+        (lambda: sinks.delta(None), "Delta sink has a path of type NoneType"),  # type: ignore[arg-type]
         (lambda: sinks.delta("out", partition_by=3), "partition_by of type int"),  # type: ignore[arg-type]
         (lambda: sinks.parquet("out", partition_by=[1]), "partition_by of type list"),  # type: ignore[list-item]
         (lambda: sinks.delta("out", mode="upsert", keys=1), "keys of type int"),  # type: ignore[arg-type]

@@ -212,7 +212,9 @@ def test_a_further_struct_that_pyiceberg_cannot_write_as_null(tmp_path: Path, wa
     with pytest.raises(SinkError, match="declared non-nullable"):
         sink.deliver(FIRST)
     sink.close()
-    with pytest.raises(SinkError, match=r"cannot write rows to the table.*declared non-nullable"):
+    with pytest.raises(
+        SinkError, match=r"cannot write rows in the format of the table.*declared non-nullable"
+    ):
         open_sink(target, way)
 
 

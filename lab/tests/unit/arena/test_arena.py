@@ -80,7 +80,7 @@ def test_a_rate_that_rises_steadily_is_met_by_executors_for_the_rate_to_come() -
     figures, history = rises.play_with(AUTOSCALERS["godwit"].make(rises.target_s), 1.0)
     assert figures.violated < 0.25
     reasons = [event.reason for event in history.of_kind(events.ScaledOut)]
-    assert any("that are to come" in reason for reason in reasons)
+    assert any("the forecast rate of" in reason for reason in reasons)
 
 
 def test_a_model_that_is_wrong_while_key_groups_shift_all_the_time_is_corrected() -> None:

@@ -102,7 +102,7 @@ def test_a_busiest_lane_beside_idle_ones_is_seen_and_its_key_group_named() -> No
     assert history.between(40, 80).delays().mean_s > 0.8
     (decided,) = history.of_kind(*DECIDED)
     assert not isinstance(decided, events.ScaledOut)
-    assert re.search(r"alone fills 0\.[89]", decided.reason)
+    assert re.search(r"alone needs 0\.[89]", decided.reason)
 
 
 @pytest.mark.parametrize("operators", chosen({"6": 6, "20": 20}, only_long=["20"]).values())
@@ -119,14 +119,14 @@ def test_one_heavy_key_group_asks_for_no_executor_after_the_other(executors: int
     history = play(0.3, executors=executors, rows_per_s=1060, keys=HEAVY, max_executors=24)
     assert not history.of_kind(events.ScaledOut)
     assert len(scaled(history)) <= 1
-    assert sum("alone fills" in e.reason for e in history.events if hasattr(e, "reason")) == 1
+    assert sum("alone needs" in e.reason for e in history.events if hasattr(e, "reason")) == 1
 
 
 def test_without_a_budget_for_moves_nobody_is_asked_for() -> None:
     history = play(0.2, rows_per_s=1500, budget=Budget(max_moves=0), max_executors=48)
     assert not scaled(history)
     (refused,) = history.of_kind(events.ScalingRefused)
-    assert "lets no key group move" in refused.reason
+    assert "allows no moves of key groups" in refused.reason
 
 
 def test_an_executor_that_was_asked_for_gets_key_groups_whatever_their_state_costs() -> None:

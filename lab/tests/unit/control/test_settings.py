@@ -11,7 +11,7 @@ from godwit.model.errors import InvalidControlError
     [
         ({"planner": "fusion"}, "does not compute an assignment of key groups"),
         ({"planner": "flux", "options": {"seed": 1}}, "'flux' has no option 'seed'"),
-        ({"planner": "oms", "options": {"taus": (0.4,)}}, "taus is one of a single call"),
+        ({"planner": "oms", "options": {"taus": (0.4,)}}, "taus applies to a single call"),
     ],
 )
 def test_what_a_planner_cannot_do_for_a_stream_is_refused(

@@ -86,7 +86,7 @@ def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> 
     simulation = Simulation(given, seed=2, control=controlled(scaling=utilisation()))
     simulation.run(settle_s=10)
     (asked, *_) = told(simulation, events.ScaledOut)
-    assert (asked.before, asked.wanted, asked.reason) == (0, 1, "no executor is left")
+    assert (asked.before, asked.wanted, asked.reason) == (0, 1, "no executors are left")
     check_rows(simulation)
 
 

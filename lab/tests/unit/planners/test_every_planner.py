@@ -78,7 +78,7 @@ def test_no_planner_returns_an_invalid_solution(entry: Planner, intervals: bool)
             problem = dataclasses.replace(problem, capacity=np.ones(problem.num_executors))
         refusal = entry.refusal(problem)
         if refusal:
-            with pytest.raises(InvalidProblemError, match="cannot take this problem"):
+            with pytest.raises(InvalidProblemError, match="does not support this problem"):
                 entry(problem)
             continue
         try:

@@ -43,12 +43,12 @@ _ID: Final = "delta.columnMapping.id"
 
 
 class UnknownDeltaTypeError(ValueError):
-    """A type of Delta Lake that the source does not know."""
+    """A type of Delta Lake that the source does not support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaColumn:
-    """A column of a table, and how data files have it."""
+    """A column of a table, and how data files store it."""
 
     field: pa.Field  # name and type in the table
     stored: pa.Field  # in data files, with names of their own at any depth
@@ -56,7 +56,7 @@ class DeltaColumn:
 
 
 def table_columns(metadata: Metadata) -> dict[str, DeltaColumn | str]:
-    """Return the columns of a table by name; a text is the type of one that cannot be read."""
+    """Return the columns of a table by name; a string is the type of an unreadable column."""
     columns: dict[str, DeltaColumn | str] = {}
     for field in json.loads(metadata.schema_json)["fields"]:
         try:
@@ -120,7 +120,7 @@ def chosen_columns(
         raise SourceError(
             f"The Delta table {shown!r} has no {listing(missing)}; its columns are "
             f"{listing(list(columns))}.",
-            remedy="Name columns of the table in columns= and filters=.",
+            remedy="Use only columns of the table in columns= and filters=.",
             path=shown,
         )
     selected: dict[str, DeltaColumn] = {}
@@ -130,7 +130,7 @@ def chosen_columns(
             raise SourceError(
                 f"Column {name!r} of the Delta table {shown!r} is of type {column}, which the "
                 "source does not read.",
-                remedy="Leave it out: name the other columns in columns=.",
+                remedy="Leave it out: list the other columns in columns=.",
                 path=shown,
                 column=name,
             )
@@ -161,7 +161,7 @@ def check_later_columns(
             stored.stored.type, column.stored.type
         ):
             dtype = stored if isinstance(stored, str) else stored.field.type
-            problem = f"has it as {dtype}, and changes the type of"
+            problem = f"has it as {dtype}, which changes the type of"
         elif follows and stored.field.name != column.field.name:
             problem = f"renames (to {stored.field.name!r})"
         if problem is not None:
@@ -183,7 +183,7 @@ def check_later_columns(
 
 
 def _is_equal_or_widened(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a type can be read as another: equal, or widened by the table since."""
+    """Return whether a type can be read as another: equal to it, or widened to it later."""
     if pa.types.is_date(source) and pa.types.is_timestamp(target):
         return target.tz is None
     return widens(source, target)
@@ -215,7 +215,7 @@ class _Renamed:
 
 
 def names_by_id(schema: pa.Schema) -> dict[int, str]:
-    """Return the names of a data file's columns by the numbers that the file has for them."""
+    """Return the names of a data file's columns by their field ids."""
     return {
         int((field.metadata or {})[b"PARQUET:field_id"]): field.name
         for field in schema
@@ -224,12 +224,12 @@ def names_by_id(schema: pa.Schema) -> dict[int, str]:
 
 
 def schema_with_ids(stream: pa.NativeFile) -> pa.Schema:
-    """Return the schema of a Parquet file, with the numbers of its columns."""
+    """Return the schema of a Parquet file, with the field ids of its columns."""
     return pq.read_schema(stream)
 
 
 def partition_value(text: str | None, field: pa.Field, file: str) -> pa.Scalar:
-    """Return the value of a partition column from its text in the log; raise if it has none.
+    """Return the value of a partition column from its text in the log; raise if it is not one.
 
     By the protocol, an empty text is null.
     """
@@ -237,15 +237,15 @@ def partition_value(text: str | None, field: pa.Field, file: str) -> pa.Scalar:
         return pa.scalar(None, field.type)
     try:
         if pa.types.is_binary(field.type):
-            raise ValueError("writers do not agree on the text of binary values")  # noqa: TRY301
+            raise ValueError("writers encode binary values differently")  # noqa: TRY301
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             text = text.removesuffix("Z")
         return from_text(pa.array([text]), field)[0]
     except (ValueError, pa.ArrowException) as error:
         raise SourceError(
-            f"The log says {field.name}={text!r} of the file {file!r}, which is not of type "
+            f"The log has {field.name}={text!r} for the file {file!r}, which is not of type "
             f"{field.type} ({error}).",
-            remedy="Leave the column out: name the other columns in columns=.",
+            remedy="Leave the column out: list the other columns in columns=.",
             file=file,
             column=field.name,
         ) from error

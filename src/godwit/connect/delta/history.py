@@ -1,4 +1,4 @@
-"""History of a table: each version of a row, with the time since which and until which it is valid.
+"""History of a table: each version of a row, with the start and the end of its validity.
 
 The versions of a key are events, ordered by a column of the rows: a row, or a delete.  A row is
 valid from its version until the next one of its key (``valid_to``), or is current.  So a late row

@@ -1,4 +1,4 @@
-"""The log of a Delta table, read as the protocol says: versions, their actions, and snapshots.
+"""The log of a Delta table, read by the protocol: versions, their actions, and snapshots.
 
 A version is one file of JSON actions in ``_delta_log``.  A checkpoint is a version's whole state in
 Parquet, so that older versions can be removed; a snapshot is a checkpoint and the versions after
@@ -122,17 +122,17 @@ class Snapshot:
 
 
 def check_protocol(protocol: Mapping[str, Any], shown: str) -> None:
-    """Raise `SourceError` if a table asks its readers for features that the source lacks."""
+    """Raise `SourceError` if a table requires reader features that the source lacks."""
     version = int(protocol.get("minReaderVersion") or 1)
     unknown = sorted(set(protocol.get("readerFeatures") or ()) - _FEATURES)
     if version > _NAMED_FEATURES:
         unknown = [f"reader version {version}"]
     if unknown:
         raise SourceError(
-            f"The Delta table {shown!r} asks its readers for {listing(unknown)}, which the source "
-            "does not know.",
-            remedy="If the table can do without, ALTER TABLE ... DROP FEATURE ...; or copy it to a "
-            "table without the feature.",
+            f"The Delta table {shown!r} requires the reader features {listing(unknown)}, which "
+            "the source does not support.",
+            remedy="If the table does not need them, ALTER TABLE ... DROP FEATURE ...; or copy "
+            "it to a table without them.",
             path=shown,
         )
 
@@ -148,7 +148,7 @@ class Log:
     # -- versions ---------------------------------------------------------------------------------
 
     def versions(self) -> range:
-        """Return the versions whose actions are in the log, from the first without a gap after it.
+        """Return the versions in the log, from the first one that has no gap after it.
 
         Raises `SourceError` if there is no table.
         """
@@ -200,13 +200,13 @@ class Log:
         return commit
 
     def removed_error(self, version: int) -> SourceError:
-        """Return the error that a version is not in the log any more."""
+        """Return the error that a version is no longer in the log."""
         return SourceError(
-            f"Version {version} of the Delta table {self._table.shown!r} is not in its log any "
-            "more: old versions are removed after delta.logRetentionDuration.",
-            remedy="Start a new query, with a new checkpoint, from the newest version (or one that "
-            "the log still has, by version=). To let queries stop for longer, make "
-            "delta.logRetentionDuration longer.",
+            f"Version {version} of the Delta table {self._table.shown!r} is no longer in its "
+            "log: old versions are removed after delta.logRetentionDuration.",
+            remedy="Start a new query, with a new checkpoint, from the newest version (or one "
+            "that the log still has, by version=). If queries may stop for longer, increase "
+            "delta.logRetentionDuration.",
             path=self._table.shown,
             version=version,
         )
@@ -266,8 +266,8 @@ class Log:
                 first = middle + 1
         if first == versions.start:
             raise SourceError(
-                f"The log of the Delta table {self._table.shown!r} has no version of that time or "
-                f"before; its first one is {versions.start}.",
+                f"The log of the Delta table {self._table.shown!r} has no version from that time "
+                f"or before; its first version is {versions.start}.",
                 remedy="Give a later timestamp=, or version=.",
                 path=self._table.shown,
             )
@@ -311,7 +311,7 @@ class Log:
             raise SourceError(
                 f"The log of the Delta table {self._table.shown!r} has no columns at version "
                 f"{version}.",
-                remedy="Check that the path is that of a table.",
+                remedy="Check that the path is the directory of a table.",
                 path=self._table.shown,
             )
         return Snapshot(version=version, metadata=metadata, files=files)
@@ -350,7 +350,7 @@ class Log:
         return complete
 
     def _checkpoint_actions(self, names: Sequence[str]) -> Iterator[DataFile | Mapping[str, Any]]:
-        """Yield the files and other actions of a checkpoint, those of its sidecars included."""
+        """Yield the files and other actions of a checkpoint, including those of its sidecars."""
         for file in names:
             if file.endswith(".json"):
                 with self._table.filesystem.open_input_file(self._log_path(file)) as stream:

@@ -1,4 +1,4 @@
-"""Maintenance of a Delta table: ``OPTIMIZE`` where a partition has many small files, ``VACUUM``.
+"""Maintenance of a Delta table: ``OPTIMIZE`` if a partition has many small files, and ``VACUUM``.
 
 Both are commits of the library. ``OPTIMIZE`` says that it changes no data, so readers of changes
 skip it, and it leaves the versions of applications, which are the sink's epochs, alone.  ``VACUUM``
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def maintain_table(uri: str, options: Mapping[str, str] | None, policy: Maintenance) -> Maintained:
-    """Compact a table and remove its old versions, as far as the policy asks for it.
+    """Compact a table and remove its old versions, as the policy says.
 
     Raises what the library does if another writer removed a file meanwhile, or the table has
     features that it does not know.
@@ -49,7 +49,7 @@ def maintain_table(uri: str, options: Mapping[str, str] | None, policy: Maintena
 
 
 def _num_present(table: DeltaTable, paths: list[str], options: Mapping[str, str] | None) -> int:
-    """Return how many of a table's files exist: the log lists removed ones for days."""
+    """Return how many of a table's files exist: the log lists removed files for days."""
     if not paths:
         return 0
     filesystem, root = table_files(table.table_uri, options)

@@ -84,7 +84,7 @@ class DeltaPosition:
 
     @staticmethod
     def after(version: int) -> DeltaPosition:
-        """Return the place after all of a version: before the next one's pieces."""
+        """Return the place after a whole version: before the pieces of the next one."""
         return DeltaPosition(version=version + 1, is_commit=True)
 
 
@@ -95,7 +95,7 @@ class DeltaFiles:
     table: TablePlace
 
     def file_of(self, piece: DeltaPiece) -> tuple[TablePlace, File]:
-        """Return where a piece's file is."""
+        """Return the location of a piece's file."""
         place, path = self.table.place_of(piece.file.path)
         modified_ns = piece.file.modified_ms * 10**6
         return place, File(path=path, size=piece.file.size, modified_ns=modified_ns)
@@ -108,7 +108,7 @@ class DeltaFiles:
 def changed_pieces(
     commit: Commit, with_partition: Callable[[DataFile], DataFile]
 ) -> list[DeltaPiece]:
-    """Return the pieces of what a version changes: first rows that go, then rows that come.
+    """Return the pieces of a version's changes: first deleted rows, then inserted ones.
 
     `with_partition`: gives a removed file its partition's values, which old writers leave out.
     """

@@ -98,8 +98,8 @@ class TablePlace:
         return SourceError(
             f"The {what} of the Delta table {self.shown!r} cannot be read: "
             f"{self.secrets.hide(error_text(error))}.",
-            remedy="Check the path, the credentials (storage_options=), and that the table can be "
-            "read by other engines.",
+            remedy="Check the path, the credentials (storage_options=), and whether other "
+            "engines can read the table.",
             path=self.shown,
         )
 
@@ -126,7 +126,7 @@ def error_text(error: Exception) -> str:
 
 
 class _TableFiles(DeltaStorageHandler):
-    """Files in a table's store; the library's own streams refuse what pyarrow writes to them."""
+    """Files in a table's store; the library's own streams refuse pyarrow's buffers."""
 
     def open_output_stream(
         self, path: str, metadata: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Data files that cannot have rows for the filters of a source.
+"""Pruning: data files that cannot have rows that a source's filters accept.
 
 Files are left out by their partition's values, exactly, and by the smallest and greatest values in
 the log, which may be wider than the true ones.
@@ -39,7 +39,7 @@ class FileFilter:
         return {**self.__dict__, "_cached_verdicts": {}}
 
     def may_have_rows(self, file: DataFile) -> bool:
-        """Return whether a data file may have rows for the filters."""
+        """Return whether a data file may have rows that the filters accept."""
         stats: Mapping[str, Any] | None = None
         if file.stats is not None:
             stats = json.loads(file.stats, parse_float=Decimal)

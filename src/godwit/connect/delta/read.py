@@ -24,7 +24,7 @@ SCHEMES: Final[Mapping[str, str]] = {
     "s3n": "s3",
     "gcs": "gs",
 }
-"""Scheme of a location → how the library deltalake spells it."""
+"""Scheme of a location → its spelling in the library deltalake."""
 
 
 @user_call

@@ -100,7 +100,7 @@ class DeltaPieceReader:
     def _vectors_of(
         self, piece: DeltaPiece
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """Return the rows that a piece leaves out, and those that it is about (``None``: all)."""
+        """Return the rows that a piece excludes, and those that it selects (``None``: all)."""
         deleted = deleted_rows(self.table, piece.file.vector)
         among = None if piece.among is None else deleted_rows(self.table, piece.among)
         return deleted, among

@@ -165,11 +165,11 @@ class DeltaSink(TargetSink):
         return self._maintenance
 
     def maintain(self) -> Maintained:
-        """Compact the table and remove files of old versions, as far as the policy asks for it."""
+        """Compact the table and remove files of old versions, as the policy says."""
         if self._maintenance is None:
             return Maintained()
         with self._translating_errors(
-            f"cannot maintain {self._shown_path}", "It is tried again; see the table's log."
+            f"cannot maintain {self._shown_path}", "It will be retried; see the table's log."
         ):
             return maintain_table(self._path, self._storage_options, self._maintenance)
 
@@ -185,7 +185,7 @@ class DeltaSink(TargetSink):
 
     @property
     def place(self) -> str:
-        """Name of the table's directory, the same for all ways to write it."""
+        """Name of the table's directory, the same for all spellings of its path."""
         return place_of(self.destination, self._storage_options or {})
 
     @property
@@ -229,7 +229,7 @@ class DeltaSink(TargetSink):
 
     @property
     def _marker_path(self) -> str:
-        """Path, within the table, of the file by which lanes recognise the table."""
+        """Path, within the table, of the file by which lanes identify the table."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def _fit(self, context: SinkContext) -> None:
@@ -250,7 +250,7 @@ class DeltaSink(TargetSink):
         require_types(context, self._schema, "a Delta table", self._target_error, Schema.from_arrow)
 
     def _try_target(self) -> RowCheck:
-        """Check the table, or one like it in a temporary directory if it is to be created."""
+        """Check the table; if it is to be created, check a temporary one like it."""
         path, options = self._path, self._storage_options
         with tempfile.TemporaryDirectory(prefix="godwit-") as directory:
             with self._opening_errors():
@@ -304,7 +304,7 @@ class DeltaSink(TargetSink):
         )
 
     def _raise_problem(self, problem: TargetProblem | None) -> None:
-        """Raise a problem of the table; ``None``: there is none."""
+        """Raise a problem of the table, if there is one."""
         if problem is not None:
             raise self._target_error(problem.what, problem.remedy)
 
@@ -365,8 +365,8 @@ class DeltaSink(TargetSink):
         if stranger is not None:
             raise self._target_error(
                 f"cannot be rolled back: version {stranger['version']} "
-                f"({stranger.get('operation')}) was made by another writer, and would be undone "
-                "too",
+                f"({stranger.get('operation')}) was written by another writer, and would be "
+                "undone too",
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
@@ -374,12 +374,14 @@ class DeltaSink(TargetSink):
             raise self._rollback_error(left, min_epoch)
         if version is None or version < 0:
             raise self._target_error(
-                "cannot be rolled back: its log does not say which versions are of this query",
-                "Restore it by hand, RESTORE TABLE ... TO VERSION AS OF ..., or use another table.",
+                "cannot be rolled back: its log does not show which versions this query wrote",
+                "Restore it by hand (RESTORE TABLE ... TO VERSION AS OF ...), or use another "
+                "table.",
             )
         with self._translating_errors(
             f"cannot be rolled back to version {version}",
-            "Its files may have been vacuumed; restore the table from a copy, or use another.",
+            "Its files may have been vacuumed; restore the table from a copy, or use another "
+            "table.",
         ):
             self._table.restore(version)
         self._read_last_epoch()
@@ -445,20 +447,20 @@ class DeltaSink(TargetSink):
                 raise self._target_error(
                     f"epoch {output.epoch} cannot be committed to {self._shown_path}: "
                     f"{error_text(error)}",
-                    "Either all of it is in the table or none; fix the cause and start the query "
-                    "again.",
+                    "The table has either all of the epoch or none of it; fix the cause and "
+                    "start the query again.",
                     epoch=output.epoch,
                 ) from self._secrets.cause(error)
             return
 
     def _is_newer_than(self, version: int) -> bool:
-        """Return whether others have committed to the table since its `version`."""
+        """Return whether other writers have committed to the table since its `version`."""
         with suppress(DeltaError):  # reported by the caller
             self._table.update_incremental()
         return bool(self._table.version() > version)
 
     def _recorded_epoch(self) -> int:
-        """Return the sink's last epoch by the table's log, or as read before; -1 if none."""
+        """Return the sink's last epoch, from the table's log or as read before; -1 if none."""
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._epoch_before if version is None else max(version, self._epoch_before)
 
@@ -472,8 +474,9 @@ class DeltaSink(TargetSink):
             raise self._target_error(
                 f"{self._shown_path} was restored to a version before the last epoch that was "
                 "delivered to it in this run",
-                "Restore it to its newest version; or start from a backup of the checkpoint that "
-                'is as old; or continue without the epochs in between, on_divergence="new_writer".',
+                "Restore it to its newest version; or start from a backup of the checkpoint from "
+                "that time; or continue without the epochs in between, with "
+                'on_divergence="new_writer".',
                 epoch=epoch,
             )
         self._seen_version = self._table.version()
@@ -486,7 +489,7 @@ class DeltaSink(TargetSink):
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether all files that lanes wrote for an epoch exist; raise if some are gone.
+        """Return whether all files that lanes wrote for an epoch exist; raise if some are missing.
 
         If the table was removed and created again, the epoch is committed empty: ``False``.
         """
@@ -499,15 +502,15 @@ class DeltaSink(TargetSink):
             return False
         if gone:
             raise self._target_error(
-                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
-                f"them {gone[0]}",
-                "Restore them; or remove the table to start it again.",
+                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote no longer "
+                f"exist, among them {gone[0]}",
+                "Restore them; or remove the table to start with a new one.",
                 epoch=output.epoch,
             )
         return True
 
     def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of lanes' files, for a table to which files cannot be added any more."""
+        """Yield the rows of lanes' files, for a table to which files can no longer be added."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
@@ -608,7 +611,7 @@ class DeltaSink(TargetSink):
 
 
 class _Rows:
-    """Iterator of batches that remembers an error raised in it."""
+    """Iterator over batches that remembers the error that it raised."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -623,7 +626,7 @@ class _Rows:
 
 
 def _range_of_keys(rows: pa.Table, keys: Sequence[str]) -> str:
-    """Return a condition in SQL that the rows with the keys of `rows` meet, and few others."""
+    """Return an SQL condition that holds for all rows with the keys of `rows`, and few others."""
     conditions = []
     for key in keys:
         column = rows.column(key)
@@ -719,7 +722,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
 
 
 def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
-    """Return the time in the parameters of a ``RESTORE``, in ms of Unix time; infinity if none."""
+    """Return the time in the parameters of a ``RESTORE``, in ms of Unix time; else infinity."""
     try:
         if parameters.get("datetime") is not None:
             return int(parameters["datetime"])
@@ -893,7 +896,7 @@ class DeltaLaneWriter:
 
 
 def write_marker(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
-    """Write the file `marker`, by which lanes recognise the table, to the table's directory."""
+    """Write the file `marker`, by which lanes identify the table, to the table's directory."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
     with filesystem.open_output_stream(f"{root}/{marker}") as stream:
@@ -936,7 +939,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 
 
 def _statistics_value(value: Any) -> Any:
-    """Return a minimum or maximum in the form of Delta's statistics; ``None`` if it is too long."""
+    """Return a minimum or maximum as in Delta's statistics; ``None`` if it is too long."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None
     return value if value is None or isinstance(value, int) else value.isoformat()

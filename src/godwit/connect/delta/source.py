@@ -98,7 +98,7 @@ class DeltaSource(Source):
         if version is not None and timestamp is not None:
             raise SourceError(
                 f"The source of the Delta table {self._table.shown!r} has version= and timestamp=.",
-                remedy="Give one of them.",
+                remedy="Give only one of them.",
             )
         self._columns: dict[str, DeltaColumn] | None = None  # of the rows and filters
         self._schema = pa.schema([])
@@ -115,7 +115,7 @@ class DeltaSource(Source):
         return f"<{self.identity}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what the driver remembers; copies read splits only."""
+        """Return the state without the driver's caches; copies only read splits."""
         forgotten: dict[str, Any] = {
             "_cached_pieces": OrderedDict(),
             "_layouts": OrderedDict(),
@@ -142,14 +142,14 @@ class DeltaSource(Source):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Name of the table's directory, the same for all ways to write it."""
+        """Name of the table's directory, the same for all spellings of its path."""
         return (self._table_place,)
 
     # -- columns ----------------------------------------------------------------------------------
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns that were chosen, by default those of the newest version."""
+        """Columns that were selected, by default those of the newest version."""
         with self._table.reading("log"):
             self._look_up_columns()
         return self._schema
@@ -175,7 +175,7 @@ class DeltaSource(Source):
         return columns
 
     def _check_columns(self, version: int, metadata: Metadata) -> None:
-        """Raise if the columns of a version cannot be read; report columns that are new."""
+        """Raise if the columns of a version cannot be read; report new columns."""
         columns = self._look_up_columns()
         follows = version > self._schema_version
         new = check_later_columns(
@@ -185,8 +185,8 @@ class DeltaSource(Source):
         self._announced_columns.update(new)
         if follows and new and self._rows.names is None:
             self.report(
-                f"Version {version} of the Delta table {self._table.shown!r} adds {listing(new)}, "
-                "which the query reads once it was started again."
+                f"Version {version} of the Delta table {self._table.shown!r} adds "
+                f"{listing(new)}, which the query will read after a restart."
             )
 
     # -- life cycle -------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class DeltaSource(Source):
             raise SourceError(
                 f"The Delta table {self._table.shown!r} has no version {version}; its newest is "
                 f"{versions.stop - 1}.",
-                remedy="Give a version= that it has.",
+                remedy="Give an existing version=.",
                 path=self._table.shown,
             )
         state = self._log.snapshot(version)
@@ -240,8 +240,8 @@ class DeltaSource(Source):
             is_other = all(self._log.commit(number).metadata is None for number in later)
         if is_other:
             raise SourceError(
-                f"The Delta table {self._table.shown!r} is not the one that the query has read: it "
-                "was deleted and created again.",
+                f"The Delta table {self._table.shown!r} was deleted and created again since the "
+                "query read it.",
                 remedy="Start a new query, with a new checkpoint.",
                 path=self._table.shown,
             )
@@ -306,23 +306,23 @@ class DeltaSource(Source):
         if commit.removes or commit.operation == "RESTORE":
             if self._rows.skips:
                 self.report(
-                    f"Version {version} of the Delta table {self._table.shown!r} ("
-                    f"{commit.operation or 'unnamed'}) updates or deletes rows, and is left out."
+                    f"Version {version} of the Delta table {self._table.shown!r} "
+                    f"({commit.operation or 'unnamed'}) updates or deletes rows, and is skipped."
                 )
                 return self._remember_pieces(key, [])
             raise SourceError(
-                f"Version {version} of the Delta table {self._table.shown!r} ("
-                f"{commit.operation or 'unnamed'}) updates or deletes rows, and the source reads "
-                "new rows only.",
-                remedy="Read changes of rows: changes=True, in a new query. Or leave out such "
-                'versions, with the rows that they add: on_change="skip".',
+                f"Version {version} of the Delta table {self._table.shown!r} "
+                f"({commit.operation or 'unnamed'}) updates or deletes rows, but the source "
+                "reads only new rows.",
+                remedy="To read changes of rows, use changes=True, in a new query. To skip such "
+                'versions, with the rows that they add, use on_change="skip".',
                 path=self._table.shown,
                 version=version,
             )
         return self._remember_pieces(key, added_pieces(commit, commit.adds))
 
     def _with_partition_values(self, commit: Commit, file: DataFile) -> DataFile:
-        """Return a removed file with its partition's values, which old writers leave out."""
+        """Return a removed file with its partition's values, which old writers omit."""
         if file.partition is not None:
             return file
         before = self._log.snapshot(commit.version - 1)
@@ -397,7 +397,7 @@ class DeltaSource(Source):
     # -- rows -------------------------------------------------------------------------------------
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; raise if one of its files is gone or cannot be read."""
+        """Yield the rows of a split; raise if one of its files is missing or unreadable."""
         known = self._look_up_columns()
         reader = DeltaPieceReader(
             table=self._table,

@@ -1,4 +1,4 @@
-"""A Delta table as a target: its requirements of writers, compared with what the sink does.
+"""A Delta table as a target: its requirements on writers, compared with the sink's features.
 
 All requirements are checked before the first epoch, since a committed epoch has to be delivered.
 Other writers may change a table while a query runs, so all checks but the rehearsal are repeated
@@ -69,7 +69,7 @@ _LAST_WRITER_VERSION: Final = 7  # the one that names features
 _IDENTITY_VERSION: Final = 6  # the first and only version that implies ``identityColumns``
 
 _PLAIN_FEATURES: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
-"""Features that a table may ask of writers whose rows are data files that a commit adds."""
+"""Features that a table may require of writers that only add data files."""
 
 _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones compute columns
 
@@ -93,13 +93,13 @@ class TargetProblem:
 
 
 def check_library(version: str = deltalake.__version__) -> TargetProblem | None:
-    """Return why the installed deltalake cannot be used; ``None`` if it can."""
+    """Return why the installed deltalake cannot be used; ``None`` if it can be."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers >= _FIRST_VERSION:
         return None
     return TargetProblem(
-        f"deltalake {version} is too old: it adds data files twice, or replaces no rows",
-        "Install a newer one: pip install 'deltalake>={}.{}'.".format(*_FIRST_VERSION),
+        f"deltalake {version} is too old: it may add data files twice, or not replace rows",
+        "Install a newer version: pip install 'deltalake>={}.{}'.".format(*_FIRST_VERSION),
     )
 
 
@@ -107,19 +107,20 @@ def check_path(path: str) -> TargetProblem | None:
     """Return why deltalake cannot write to a path or URI; ``None`` if it can."""
     if not is_uri(path) and (scheme := re.match("[A-Za-z][A-Za-z0-9+.-]+:", path)):
         return TargetProblem(
-            f"the path begins with {scheme[0]}, which deltalake takes for the scheme of a URI",
-            f"Write ./{path} for a directory of this name, or a URI with a slash after the scheme.",
+            f"the path begins with {scheme[0]}, which deltalake would read as the scheme of a URI",
+            f"For a directory of this name, write ./{path}; in a URI, put a slash after the "
+            "scheme.",
         )
     local = local_path(path) or ""
     if re.search("%[0-9A-Fa-f]{2}", local or unquote(path)):
         return TargetProblem(
-            "the path has a % with two digits, which deltalake takes for another character",
+            "the path has a % with two digits, which deltalake would decode",
             "Use a path without it.",
         )
     if character := re.search(r"[\[\]^|\\\x00-\x1f\x7f]", local):
         return TargetProblem(
-            f"the path {local!r} has the character {character[0]!r}, which deltalake cannot have "
-            "in a path",
+            f"the path {local!r} has the character {character[0]!r}, which deltalake does not "
+            "support in a path",
             "Use a path without it.",
         )
     return None
@@ -174,7 +175,7 @@ def _problems_of_table(
         yield missing_features(", ".join(unknown))
     if (merges or replaces) and properties.get("delta.appendOnly", "").lower() == "true":
         yield TargetProblem(
-            "rows are only ever appended to the table (delta.appendOnly), and "
+            "the table is append-only (delta.appendOnly), and "
             + ("upserts" if merges else "complete results")
             + " replace rows",
             "Write to another table, or ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly').",
@@ -192,15 +193,15 @@ def _problems_of_table(
         )
     if names := _columns_with(table, "delta.generationExpression"):
         yield TargetProblem(
-            f"the table computes columns ({', '.join(names)}) by expressions, which deltalake "
-            "takes for another dialect of SQL and compares only when it commits",
-            "Compute the columns in a map before the sink, and write to a table in which they are "
-            "plain columns.",
+            f"the table has generated columns ({', '.join(names)}), whose expressions deltalake "
+            "parses in another SQL dialect and checks only at the commit",
+            "Compute the columns in a map before the sink, and write to a table where they are "
+            "ordinary columns.",
         )
     if _FORGETS in properties:
         yield TargetProblem(
-            f"the table forgets the numbers of transactions after some time ({_FORGETS}), and an "
-            "epoch that is delivered twice is known by them",
+            f"the table drops transaction ids after some time ({_FORGETS}), and the sink needs "
+            "them to detect an epoch that is delivered twice",
             f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}').",
         )
     if problem := check_names([field.name for field in fields], merges=merges):
@@ -218,16 +219,17 @@ def _problems_of_table(
 
 
 def missing_features(names: str) -> TargetProblem:
-    """Return the problem that a table asks its writers for features."""
+    """Return the problem that a table requires unsupported writer features."""
     return TargetProblem(
-        f"the table asks its writers for what deltalake {deltalake.__version__} or this sink "
-        f"cannot do ({names})",
-        "If the table can do without, ALTER TABLE ... DROP FEATURE ...; or write to another table.",
+        f"the table requires writer features that deltalake {deltalake.__version__} or this sink "
+        f"does not support ({names})",
+        "If the table does not need them, ALTER TABLE ... DROP FEATURE ...; or write to another "
+        "table.",
     )
 
 
 def _unknown_features(table: DeltaTable) -> list[str]:
-    """Return features that a table asks of its writers, and that the sink does not know."""
+    """Return the writer features that a table requires and the sink does not support."""
     protocol = table.protocol()
     version = protocol.min_writer_version
     if version > _LAST_WRITER_VERSION:
@@ -248,8 +250,7 @@ def check_names(names: Sequence[str], *, merges: bool) -> TargetProblem | None:
         )
     if len({name.lower() for name in names}) < len(names):
         return TargetProblem(
-            f"of the columns {', '.join(names)} some differ only by upper and lower case, which "
-            "Delta tables do not distinguish",
+            f"the columns {', '.join(names)} differ only in case, which Delta tables ignore",
             "Rename columns before the sink.",
         )
     return None
@@ -261,8 +262,8 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> TargetProb
     is_repeated = len(set(partition_by)) < len(partition_by)
     if is_repeated or (partition_by and not types.keys() - set(partition_by)):
         return TargetProblem(
-            f"the columns {', '.join(partition_by)} cannot partition the table: a column "
-            "partitions it once, and at least one column does not",
+            f"the columns {', '.join(partition_by)} cannot partition the table: list each column "
+            "once, and leave at least one column out",
             "Partition by fewer columns.",
         )
     for name in partition_by:
@@ -270,7 +271,7 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> TargetProb
         if not (dtype in _PARTITIONS or re.fullmatch(r"decimal\(\d+, ?0\)", dtype)):
             return TargetProblem(
                 f"column {name!r} of type {dtype} cannot partition the table, since deltalake "
-                "does not write and read back all values of that type",
+                "cannot write and read back all values of that type",
                 "Partition by another column, or cast this one to string in a map before the sink.",
             )
         is_long = len(f"{name}={NULL_PARTITION}".encode()) > LONGEST_NAME
@@ -284,7 +285,7 @@ def partition_problem(schema: Schema, partition_by: Sequence[str]) -> TargetProb
 
 
 def _column_differences(table: DeltaTable, schema: pa.Schema) -> list[str]:
-    """Return the columns in which a table differs from the rows, one text each.
+    """Return the columns in which a table differs from the rows, one string each.
 
     Further nullable columns are no difference, since they are null in new rows; but for partition
     columns, which name directories of rows.
@@ -317,7 +318,7 @@ def _constraint_names(table: DeltaTable) -> list[str]:
 
 
 def _columns_with(table: DeltaTable, fact: str) -> list[str]:
-    """Return the columns in whose metadata, or in that of nested ones, a fact is stored."""
+    """Return the columns with a key in their metadata, or in that of nested columns."""
     return [field.name for field in table.schema().fields if f'"{fact}":' in field.to_json()]
 
 
@@ -333,7 +334,7 @@ def takes_plain_files(table: DeltaTable) -> bool:
 
 
 def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
-    """Return the narrowest type of Delta Lake that holds `dtype`: none is unsigned or a view."""
+    """Return the narrowest Delta Lake type that holds `dtype`; none is unsigned or a view."""
     return {
         pa.uint8(): pa.int16(),
         pa.uint16(): pa.int32(),
@@ -386,20 +387,20 @@ def _length_limit(text: str) -> int | None:
 
 
 def _taken_for_null(values: pa.Array) -> pa.BooleanArray | None:
-    """Return a mask of texts that readers take for null as partition; ``None`` for other types."""
+    """Return a mask of texts that readers take for a null partition; ``None`` for other types."""
     if not is_text(values.type):
         return None
     return pc.is_in(values, value_set=pa.array(["", NULL_PARTITION], values.type))
 
 
 NOT_NULL_TO_READERS: Final = Rule(
-    f"is a text that stands for null in a partition column (empty, or {NULL_PARTITION})",
+    f"stands for null in a partition column (it is empty, or {NULL_PARTITION})",
     _taken_for_null,
 )
 
 
 def _short_directory(column: str) -> Rule:
-    """Return the rule that the directory ``column=value`` of a partition has a short name."""
+    """Return the rule that limits the length of a partition's directory name ``column=value``."""
     reason = f"would name a directory of more than {LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory, column))
 

@@ -30,7 +30,7 @@ _UUID_CHARACTERS: Final = 20
 
 
 def z85_decoded(text: str) -> bytes:
-    """Return the bytes of a text in Z85: five characters are four bytes.
+    """Decode Z85 text: five characters give four bytes.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def _rows_in(data: bytes) -> npt.NDArray[np.int64]:
     """Return the row numbers of a bitmap, ascending."""
     (magic,) = struct.unpack_from("<i", data)
     if magic != _MAGIC:
-        msg = f"its deletion vector is of an unknown form ({magic})"
+        msg = f"its deletion vector has an unknown format ({magic})"
         raise ValueError(msg)
     return np.asarray(BitMap64.deserialize(data[4:]).to_array(), np.int64)
 
@@ -83,9 +83,9 @@ def deleted_rows(table: TablePlace, vector: DeletionVector | None) -> npt.NDArra
             raise ValueError(msg)
         rows = _rows_in(data)
     else:
-        msg = f"its deletion vector is stored in an unknown way ({vector.storage!r})"
+        msg = f"its deletion vector has an unknown storage type ({vector.storage!r})"
         raise ValueError(msg)
     if len(rows) != vector.cardinality:
-        msg = f"its deletion vector has {len(rows)} rows, and the log says {vector.cardinality}"
+        msg = f"its deletion vector has {len(rows)} rows, but the log says {vector.cardinality}"
         raise ValueError(msg)
     return rows

@@ -1,4 +1,4 @@
-"""Files of CSV, with delimiters, quotes and escapes of the user's."""
+"""CSV files, with the user's delimiters, quotes and escapes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 
 _CARRIAGE_RETURNS: Final = (
-    "it has a line that ends with a carriage return alone (CR), as old programs for Macintosh "
-    "write them; write it with line feeds (LF or CR LF)"
+    "it has a line that ends with a carriage return only (CR); write it with line feeds (LF or "
+    "CR LF)"
 )
 _VALUES_AT_ONCE: Final = 256  # among which those that cannot be read are searched for
 _RETURN: Final = 0x0D
@@ -72,7 +72,7 @@ def _cast(dtype: pa.DataType, array: pa.Array) -> pa.Array:
 def _convert_readable(
     rows: pa.Table, converters: dict[str, Conversion]
 ) -> tuple[pa.Table, npt.NDArray[np.bool_], dict[int, str]]:
-    """Convert columns of the rows in which this is possible.
+    """Convert columns, for the rows whose values can be converted.
 
     Returns them, which rows they are, and the others' reasons, of the first column that has any.
     """
@@ -119,7 +119,7 @@ def _bad_values(column: pa.Array, convert: Conversion) -> dict[int, str]:
 
 
 def _type_in_csv(dtype: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow is to read a column of CSV."""
+    """Return the type that Arrow is to read a CSV column as."""
     return pa.string() if is_temporal(dtype) or pa.types.is_float16(dtype) else dtype
 
 
@@ -129,7 +129,7 @@ def _is_number_or_truth(dtype: pa.DataType) -> bool:
 
 
 class CsvFormat(TextFormat):
-    """Comma-separated values, or separated otherwise.
+    """Comma-separated values, or values with another delimiter.
 
     `columns`: their names where files have no header.
     """
@@ -153,18 +153,18 @@ class CsvFormat(TextFormat):
                 continue
             if not isinstance(value, str) or len(value.encode()) != 1:
                 raise SourceError(
-                    f"The option {option} of a CSV source is {value!r}.",
+                    f"A CSV source has {option}={value!r}.",
                     remedy="Give one ASCII character.",
                 )
         if isinstance(null_values, str) or not all(isinstance(v, str) for v in null_values):
             raise SourceError(
-                f"The option null_values of a CSV source is {null_values!r}.",
-                remedy='Give a list of texts, such as ["", "NA"].',
+                f"A CSV source has null_values={null_values!r}.",
+                remedy='Give a list of strings, such as ["", "NA"].',
             )
         if newlines_in_values and skips_bad:
             raise SourceError(
-                "A CSV source has newlines_in_values=True, so single lines cannot be left out.",
-                remedy='Leave out newlines_in_values=True, or let on_bad be "refuse".',
+                "A CSV source has newlines_in_values=True, so single lines cannot be skipped.",
+                remedy='Omit newlines_in_values=True, or use on_bad="refuse".',
             )
         self._parse = {
             "delimiter": delimiter,
@@ -180,7 +180,7 @@ class CsvFormat(TextFormat):
         self.cuttable = not newlines_in_values
 
     def _set_patterns(self, delimiter: bytes, newlines_in_values: bool) -> None:
-        """Make the patterns by which lines are checked as Arrow's parser takes them apart.
+        """Compile the patterns for checking lines, which split lines as Arrow's parser does.
 
         Only a quote at the begin of a value begins quotes, and one within them is doubled.
         """
@@ -248,7 +248,7 @@ class CsvFormat(TextFormat):
         return schema
 
     def _marks(self) -> bytes:
-        """Return the quote and the escape character, which may stand within a value."""
+        """Return the quote and the escape character, which may occur within a value."""
         return self._quote + self._escape
 
     def read(
@@ -300,7 +300,7 @@ class CsvFormat(TextFormat):
             return rows
 
         def parse_as(types: dict[str, pa.DataType], lines: bytes) -> pa.Table:
-            """Parse a block of lines; `types`: as which Arrow is to read the columns."""
+            """Parse a block of lines; `types`: those that Arrow is to read the columns as."""
             return convert(self._parse_lines(lines, names or [], types, present))
 
         from_bytes = {n: t for n, t in texts.items() if pa.types.is_string(t)}
@@ -334,7 +334,7 @@ class CsvFormat(TextFormat):
         )
 
         def parsed(lines: bytes, by_rules: bool) -> pa.Table:
-            """Parse a block of lines: numbers by Arrow where it is sure, else as texts."""
+            """Parse a block of lines: numbers by Arrow if it is exact, else as texts."""
             self._check_line_ends(lines)
             if texts == types:
                 return parse_all(lines)
@@ -359,7 +359,7 @@ class CsvFormat(TextFormat):
             yield from self._parse_readable(text, parsed, separate)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Return whether a line is one row: its quotes are in pairs, and none has a line break."""
+        """Return whether a line is one row: its quotes are paired, without a line break inside."""
         if not any(mark in line for mark in self._joining):
             return True
         return self._line_shape.fullmatch(line) is not None and not self._has_odd_quotes(line)
@@ -429,12 +429,12 @@ class CsvFormat(TextFormat):
             if pa.types.is_nested(field.type):
                 raise SourceError(
                     f"Column {field.name!r} is of type {field.type}, and CSV has no nested values.",
-                    remedy="Declare it as string, and take it apart in a map.",
+                    remedy="Declare it as string, and parse it in a map.",
                     column=field.name,
                 )
 
     def _check_line_ends(self, text: bytes) -> None:
-        """Refuse carriage returns outside of quotes that no line feed follows.
+        """Refuse carriage returns, outside of quotes, without a line feed after them.
 
         Lines are cut at line feeds, while the parser takes such a carriage return for a line's end.
         """
@@ -454,20 +454,20 @@ class CsvFormat(TextFormat):
     def _check_lines(self, text: bytes) -> None:
         """Refuse text in which a line has an odd number of quotes: it may be half a value."""
         if self._has_odd_quotes(text):
-            msg = "it has a quote at one end of a value alone"
+            msg = "it has a quote at only one end of a value"
             raise ValueError(msg)
 
     def _check_header(self, header: bytes) -> None:
         """Refuse a header line that ends within quotes."""
         if self._has_odd_quotes(header.rstrip(b"\r\n")):
             msg = (
-                "the first line ends within quotes, and a name of the header must not have a line "
-                "break: write the header on one line"
+                "the first line ends within quotes, but a name in the header must not have a "
+                "line break: write the header on one line"
             )
             raise ValueError(msg)
 
     def _has_odd_quotes(self, text: bytes) -> bool:
-        """Return whether a line of a text has an odd number of quotes, but for those escaped."""
+        """Return whether a line of a text has an odd number of quotes that are not escaped."""
         quote = self._quote
         if not quote or quote not in text:
             return False
@@ -491,7 +491,7 @@ class CsvFormat(TextFormat):
         names: list[str] = self._parse_csv(line, None, {}, None).column_names
         twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
         if twice:
-            msg = f"it has several columns named {twice[0]!r}"
+            msg = f"several columns are named {twice[0]!r}"
             raise ValueError(msg)
         return names
 
@@ -507,13 +507,13 @@ class CsvFormat(TextFormat):
             return self._parse_csv(text, names, types, columns)
         if self._ends_in_escape(text):
             msg = (
-                "an escape character stands before a line break; if values have line breaks, give "
+                "an escape character precedes a line break; if values have line breaks, pass "
                 "newlines_in_values=True"
             )
             raise ValueError(msg)
         if not self._quote or self._quote not in text:
             return self._parse_csv(text, names, types, columns)
-        hint = "if values in quotes have line breaks, give newlines_in_values=True"
+        hint = "if quoted values have line breaks, pass newlines_in_values=True"
         try:
             rows = self._parse_csv(text, names, types, columns)
         except pa.ArrowInvalid as error:
@@ -530,7 +530,7 @@ class CsvFormat(TextFormat):
                     return rows
             except pa.ArrowInvalid:
                 pass  # two halves of lines
-        msg = f"a value in quotes has a line break; {hint}"
+        msg = f"a quoted value has a line break; {hint}"
         raise ValueError(msg)
 
     def _parse_csv(
@@ -582,10 +582,10 @@ def _has_lone_return(text: bytes) -> bool:
 
 
 def _check_delimiter(names: list[str], delimiter: str) -> None:
-    """Raise if a header seems to have another delimiter, since no column would be found."""
+    """Raise if the header seems to have another delimiter."""
     if len(names) == 1 and (others := [mark for mark in ";,\t|" if mark in names[0]]):
         msg = (
-            f"its header is one column, {names[0]!r}, as columns are separated by {delimiter!r}; "
-            f"give delimiter={others[0]!r}"
+            f"its header has only one column, {names[0]!r}, with the delimiter {delimiter!r}; "
+            f"pass delimiter={others[0]!r}"
         )
         raise ValueError(msg)

@@ -57,7 +57,7 @@ class File:
 
 
 class Listing:
-    """Files that there were at one time, in the order in which they are read."""
+    """Files that existed at one time, in the order in which they are read."""
 
     def __init__(self, files: Sequence[File], keys: npt.NDArray[np.uint64]) -> None:
         order = sorted(
@@ -74,8 +74,8 @@ class Listing:
                 for number in (equal_keys[0], equal_keys[0] + 1)
             )
             raise SourceError(
-                f"The names of the files {path!r} and {other!r} cannot be told apart.",
-                remedy="Give one of them another name.",
+                f"The names of the files {path!r} and {other!r} have the same hash.",
+                remedy="Rename one of them.",
             )
 
     def find(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -89,7 +89,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """A listing of a local directory that is used again while its directories do not change."""
+    """A listing of a local directory, reused while its directories do not change."""
 
     listing: Listing
     modified_ns: Mapping[str, int]  # of every directory in it, before it was listed
@@ -123,7 +123,7 @@ class Directory:
         ):
             if not isinstance(value, kinds):
                 raise SourceError(
-                    f"The option {option} of a source of files is of type {type_name(value)}.",
+                    f"The option {option} of a file source is of type {type_name(value)}.",
                     remedy="Give a path or URI, a pyarrow.fs.FileSystem as filesystem=, and a "
                     'pattern of names such as "*.csv".',
                 )
@@ -132,8 +132,8 @@ class Directory:
             self._text = spelled_location(self._text, error=SourceError)
         if not self._text:
             raise SourceError(
-                "The path of a source of files is empty.",
-                remedy='Name a directory or a file; "." is the working directory.',
+                "The path of a file source is empty.",
+                remedy='Give a directory or a file; "." is the working directory.',
             )
         if filesystem is None:
             check_location(self._text, SourceError)
@@ -170,7 +170,7 @@ class Directory:
         return self._open_directory[1]
 
     def list(self) -> Listing:
-        """Return the files that may be read; empty files are left out until they have data.
+        """Return the files that may be read; empty files are skipped until they have data.
 
         With many files, the last listing is returned if the directories' modification times show no
         added or removed file. A changed file, which is an error, is then found by a later listing.
@@ -186,7 +186,8 @@ class Directory:
                     raise self._listing_error(error, self._missing_remedy()) from error
             except (OSError, pa.ArrowException) as error:
                 raise self._listing_error(
-                    error, "Check that it is reachable, and that it may be listed."
+                    error,
+                    "Check that it is reachable, and that you have the permission to list it.",
                 ) from error
         raise AssertionError
 
@@ -232,7 +233,7 @@ class Directory:
         return listing
 
     def _remote_files(self) -> Iterator[File]:
-        """Yield the directory's files on a remote file system; raise if it tells no sizes."""
+        """Yield the directory's files on a remote file system; raise if it reports no sizes."""
         root = self.filesystem.get_file_info(self._root)
         if root.type == pafs.FileType.File:
             infos, start = [root], len(self._root)
@@ -245,7 +246,7 @@ class Directory:
                 continue
             if info.size is None:
                 raise SourceError(
-                    f"The file system of {self.shown!r} does not say how large files are.",
+                    f"The file system of {self.shown!r} does not report the size of files.",
                     remedy="Give another filesystem=.",
                     path=self.shown,
                 )
@@ -288,13 +289,13 @@ class Directory:
         except UnicodeEncodeError as error:
             raise SourceError(
                 f"The name of the file {path!r} in {self.shown!r} is not UTF-8.",
-                remedy="Give it another name, or move it out of the directory.",
+                remedy="Rename it, or move it out of the directory.",
                 path=self.shown,
             ) from error
         return File(path=path, size=status.st_size, modified_ns=status.st_mtime_ns)
 
     def _is_link_inside(self, link: str) -> bool:
-        """Return whether a link leads to a directory that is read anyway, by another path."""
+        """Return whether a link points to a directory that is also read by another path."""
         root, target = os.path.realpath(self._root), os.path.realpath(link)
         parent = os.path.realpath(os.path.dirname(link))  # noqa: PTH120
         if f"{parent}/".startswith(f"{target}/"):
@@ -335,9 +336,9 @@ class Directory:
             raise self.unreadable_error(file, error) from error
         if info.type != pafs.FileType.File:
             raise SourceError(
-                f"The file {self.file_name(file)!r} was removed before all of it was read.",
-                remedy="Put the file back and start the query again, or start it without the file "
-                "to continue without its rows. A file may be removed once it was read.",
+                f"The file {self.file_name(file)!r} was removed before it was read completely.",
+                remedy="Put the file back and start the query again, or start it without the "
+                "file to continue without its rows. A file may be removed after it was read.",
                 file=self.file_name(file),
             )
         if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):
@@ -355,9 +356,9 @@ class Directory:
     def changed_after_error(self, file: File) -> SourceError:
         """Return the error that a file changed after it was read."""
         return SourceError(
-            f"The file {self.file_name(file)!r} changed after it was read: its rows are not "
-            "those that were processed.",
-            remedy="Write new rows to new files. To go on without what has changed, move the file "
+            f"The file {self.file_name(file)!r} changed after it was read, so its rows differ "
+            "from those that were processed.",
+            remedy="Write new rows to new files. To continue without the changes, move the file "
             "out of the directory and start the query again.",
             file=self.file_name(file),
         )
@@ -368,8 +369,8 @@ class Directory:
             return error
         return SourceError(
             f"The file {self.file_name(file)!r} cannot be read: {_first_line(error)}.",
-            remedy="Mend it, or move it out of the directory, and start the query again. "
-            f"{_WRITE_ELSEWHERE} pattern= says which files are read.",
+            remedy="Repair it, or move it out of the directory, and start the query again. "
+            f"{_WRITE_ELSEWHERE} pattern= selects the files to read.",
             file=self.file_name(file),
         )
 
@@ -380,7 +381,7 @@ def key_of(path: str) -> int:
 
 
 def hash_versions(files: Sequence[File]) -> npt.NDArray[np.uint32]:
-    """Return a hash of size and modification time of each file, by which changes are noticed."""
+    """Return a hash of size and modification time of each file, to detect changes."""
     modified_ns = np.array([file.modified_ns for file in files], np.int64).astype(np.uint64)
     sizes = np.array([file.size for file in files], np.int64).astype(np.uint64)
     words = modified_ns * np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""File formats: Parquet and Arrow IPC, which know their rows, and the port that all formats share.
+"""File formats: Parquet and Arrow IPC, which index their rows, and the port of all formats.
 
 A place within a file is an *offset*: a number of rows where a file says how many it has, a number
 of bytes in text. Rows between two offsets can be read without those before them, as cheaply as the
@@ -50,7 +50,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line of a file that cannot be read, where the user wants to continue without it."""
+    """A line of a file that cannot be read, and is skipped or diverted."""
 
     text: bytes
     reason: str
@@ -91,16 +91,16 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the columns of a file as it says; called if the user gave no schema."""
+        """Return the columns that a file declares; called if the user gave no schema."""
 
     def check_schema(self, schema: pa.Schema) -> None:  # noqa: B027  many have columns of any type
         """Raise `SourceError` if files never have columns of a type of the schema."""
 
     def check_path(self, path: str) -> None:  # noqa: B027  files may have any name
-        """Raise ValueError if the name of a file says that it cannot be read."""
+        """Raise ValueError if a file's name shows that it cannot be read."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
-        """Return where a file can be cut; ``None`` if finding that means reading all of it."""
+        """Return where a file can be split; ``None`` if that requires reading all of it."""
         del directory, file
         return None
 
@@ -168,20 +168,20 @@ class _RowFormat(FileFormat):
 
     def end(self, file: File, layout: FileLayout | None) -> int:
         del file
-        assert layout is not None, "asked for files whose layout is known"
+        assert layout is not None, "called only for files whose layout is known"
         return layout.rows
 
     def cut_offsets(
         self, directory: Directory, piece: FileRange, layout: FileLayout | None, num_bytes: float
     ) -> list[int]:
         del directory
-        assert layout is not None, "asked for files whose layout is known"
+        assert layout is not None, "called only for files whose layout is known"
         return self.cut_row_groups(piece, layout, num_bytes)
 
     @staticmethod
     def cut_row_groups(piece: FileRange, layout: FileLayout, num_bytes: float) -> list[int]:
-        """Return starts of row groups that cut a range into parts of about `num_bytes` bytes."""
-        assert piece.stop is not None, "asked for ranges with an end"
+        """Return starts of row groups that divide a range into parts of about `num_bytes` bytes."""
+        assert piece.stop is not None, "called only for ranges with an end"
         part = num_bytes * layout.rows / max(piece.file.size, 1)
         inner = layout.edges[(layout.edges > piece.start) & (layout.edges < piece.stop)]
         cuts, last = [], piece.start
@@ -338,7 +338,7 @@ class ArrowFormat(_RowFormat):
 
 
 def check_names(names: Sequence[str], fields: Iterable[pa.Field], known: Container[str]) -> None:
-    """Raise if a file lacks a column, and has it with other capitals or blanks around its name.
+    """Raise if a file lacks a column, but has one whose name differs in case or blanks.
 
     `names`: columns of the file. `known`: names of all columns of the schema.
     """
@@ -349,8 +349,8 @@ def check_names(names: Sequence[str], fields: Iterable[pa.Field], known: Contain
     for name in missing:
         if (other := similar.get(name.strip().casefold())) is not None:
             msg = (
-                f"it has no column {name!r}, but {other!r}: write the name in schema= as the file "
-                "has it, or change it in the file"
+                f"it has no column {name!r}, but it has {other!r}: use the file's spelling in "
+                "schema=, or change it in the file"
             )
             raise ValueError(msg)
 
@@ -388,7 +388,7 @@ def _decode_dictionaries(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBa
 
 
 def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
-    """Return how many rows to read per batch, so that a batch fits into memory."""
+    """Return the number of rows to read per batch, so that a batch fits into memory."""
     rows = sum(int(metadata.row_group(n).num_rows) for n in groups)
     size = sum(int(metadata.row_group(n).total_byte_size) for n in groups)
     few = _LARGE_BATCH_BYTES * rows // max(size, 1)
@@ -396,7 +396,7 @@ def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
 
 
 def _has_column(schema: pa.Schema, name: str) -> bool:
-    """Return whether a file has the column `name`; raise if it has two of that name."""
+    """Return whether a file has the column `name`; raise if it has several."""
     count = len(schema.get_all_field_indices(name))
     if count > 1:
         msg = f"it has {count} columns named {name!r}"
@@ -414,7 +414,7 @@ def _explained(error: ValueError, stream: pa.NativeFile) -> ValueError:
 
 
 def _width(dtype: pa.DataType) -> int:
-    """Return the bits of one value of a type; a large number for types of variable width."""
+    """Return the number of bits of a type's values; a large number for variable width."""
     try:
         return int(dtype.bit_width)
     except ValueError:  # it has no fixed width

@@ -109,7 +109,7 @@ def cast_column(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
 
 
 def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return an array of any layout as one of a plain type that holds its values."""
+    """Return an array of any layout as an array of a plain type."""
     types, source = pa.types, array.type
     if source.equals(target):
         return array
@@ -133,7 +133,7 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _cast_times(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return times of another unit; digits below it are cut from nanoseconds, else refused."""
+    """Convert times to another unit; nanoseconds are truncated, other lost digits refused."""
     source, types = array.type, pa.types
     if types.is_date(source) or source.unit != "ns" or target.unit == "ns":
         return array.cast(target)
@@ -147,7 +147,7 @@ def _cast_times(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _reason_of_types(source: pa.DataType, target: pa.DataType) -> str:
-    """Return the reason why values of type `source` are not read as type `target`."""
+    """Return why values of type `source` are not read as type `target`."""
     types = pa.types
     if is_list(source) and is_list(target):
         return _reason_of_types(source.value_type, target.value_type)
@@ -165,21 +165,20 @@ def _reason_of_types(source: pa.DataType, target: pa.DataType) -> str:
         if source.tz is None and target.tz is not None:
             return "its timestamps have no time zone, so declare it as timestamp_ntz"
         if source.tz is not None and target.tz is None:
-            return "its timestamps are in a time zone, so declare it as timestamp"
+            return "its timestamps have a time zone, so declare it as timestamp"
     numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp)
     if all(any(is_type(dtype) for is_type in numbers) for dtype in (source, target)):
-        return "values of that type may not fit"
+        return "some values of that type do not fit"
     return f"{source} is not converted to {target}"
 
 
 def _type_error(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
     """Build the error that a file's column cannot be cast to the schema's type."""
     return SourceError(
-        f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
+        f"Column {field.name!r} of the file {file!r} is of type {column.type}, but of type "
         f"{field.type} in the schema: {reason.removesuffix('.')}.",
-        remedy="Give a type for it that fits, in schema=, which also holds for the files read so "
-        "far (without schema= types are those of the first file), or move the file out of the "
-        "directory.",
+        remedy="In schema=, give a type that fits this file and those read so far (without "
+        "schema=, the first file decides the types), or move the file out of the directory.",
         file=file,
         column=field.name,
     )
@@ -195,7 +194,7 @@ def common_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def with_types_of(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return a schema that has types from another file for its columns without values."""
+    """Return a schema in which columns without values have their types from another file."""
     types = dict(zip(other.names, other.types, strict=True))
     return pa.schema(
         [
@@ -215,7 +214,7 @@ def without_layouts(schema: pa.Schema) -> pa.Schema:
 
 
 def _common_leaf(dtype: pa.DataType) -> pa.DataType:
-    """Return the type that a leaf of a file has in a source's schema."""
+    """Return the type of a file's leaf in a source's schema."""
     types, plain = pa.types, _plain_leaf(dtype)
     if not plain.equals(dtype):
         return with_leaves(plain, _common_leaf)

@@ -1,4 +1,4 @@
-"""Files of JSON, one object a line."""
+"""JSON files with one object per line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _NO_LINES_OF_OBJECTS: Final = (
-    "a line is not one JSON object in braces: each line must have exactly one, and all of it"
+    "a line is not one JSON object in braces: each line must have exactly one complete object"
 )
 _MAX_LEVELS: Final = 100  # of a type that is inferred
 _NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
@@ -62,7 +62,7 @@ class _LinesError(ValueError):
 
 
 class JsonFormat(TextFormat):
-    """One JSON object a line: refused otherwise, whether or not a file is cut there."""
+    """One JSON object per line; other lines are refused, wherever a file is split."""
 
     name = "JSON"
     has_columns = False
@@ -73,7 +73,7 @@ class JsonFormat(TextFormat):
     def _parse_fields(
         self, fields: Sequence[pa.Field], read_as: dict[str, pa.Field], text: bytes
     ) -> pa.Table:
-        """Parse lines; `read_as`: the fields as Arrow is to read them.
+        """Parse lines; `read_as`: the fields with the types that Arrow is to read.
 
         Raises ValueError if a value may be another one by the rules of `text_values`.
         """
@@ -99,7 +99,7 @@ class JsonFormat(TextFormat):
         text = block
         if any(map(_is_deep, text.split(b"\n"))):
             raise SourceError(
-                f"The first file has values that are nested over more than {_MAX_LEVELS} levels.",
+                f"The first file has values that are nested more than {_MAX_LEVELS} levels deep.",
                 remedy="Give schema=, with the columns that you need.",
             )
         try:
@@ -134,7 +134,7 @@ class JsonFormat(TextFormat):
         )
 
         def parsed(text: bytes, by_rules: bool) -> pa.Table:
-            """Parse a block of lines: by Arrow where it is sure, else as messages are."""
+            """Parse a block of lines: by Arrow if it is exact, else as messages are parsed."""
             by_rules = by_rules or has_maps or (has_decimals and has_small_numbers(text))
             # Arrow takes a NUL for the end of the text.
             if not by_rules and b"\0" not in text and not has_names_of_numbers(text):
@@ -170,7 +170,7 @@ class JsonFormat(TextFormat):
         decode = json_decoder(schema)
 
         def is_usual(line: bytes) -> bool:
-            """Return whether a line is an object with values as they usually are."""
+            """Return whether a line is an object whose values have the usual form."""
             try:
                 decode(line)
             except NOT_OF_MESSAGES:
@@ -217,7 +217,7 @@ def _has_negative_zeros(column: pa.Array) -> bool:
 
 
 def type_in_json(dtype: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow is to read a column of JSON."""
+    """Return the type that Arrow is to read a JSON column as."""
     return with_leaves(dtype, lambda leaf: leaf if pa.types.is_float32(leaf) else as_json(leaf))
 
 
@@ -228,7 +228,7 @@ def _has_maps(field: pa.Field) -> bool:
 
 
 def _is_inferred_otherwise(dtype: pa.DataType) -> bool:
-    """Return whether Arrow infers a type for values in JSON that it does not contain exactly."""
+    """Return whether Arrow infers a type for JSON values that does not hold them exactly."""
     return bool(pa.types.is_floating(dtype) or pa.types.is_timestamp(dtype))
 
 
@@ -296,7 +296,7 @@ def lines_of(text: bytes) -> list[bytes]:
 
 
 def _loads(line: bytes) -> Any:
-    """Parse a line of JSON; of integers with very many digits only the first ones."""
+    """Parse a line of JSON; very long integers are cut to their first digits."""
     return json.loads(line, parse_int=to_int)
 
 

@@ -1,4 +1,4 @@
-"""Formats and compressions of files, by the endings of their names and by their first bytes."""
+"""Formats and compressions of files, detected by file extension and first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from godwit.model.naming import listing
 
 _CODECS: Final = {".br": "brotli", ".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
-"""Ending of a name → Arrow's name of the compression."""
+"""File extension → Arrow's name of the compression."""
 _PACKED: Final = re.compile(
     r"\.(?:7z|deflate|lz|lzf|lzma|lzo|lzo_deflate|rar|snappy|sz|tar|tbz2?|tgz|txz|xz|z|zip|zlib)"
     rf"(?:{'|'.join(map(re.escape, _CODECS))})?$",
@@ -26,7 +26,7 @@ _COMPRESSIONS: Final = {
     b"\xff\x06\x00\x00sNaPpY": ("Snappy", None),
     b"\x89LZO\x00": ("lzop", None),
 }
-"""First bytes → name of the compression, and the ending with which it is read."""
+"""First bytes → name of the compression, and the file extension with which it is read."""
 _FORMATS: Final = {
     b"ARROW1": "an Arrow file, which gw.sources.arrow reads",
     b"\xff\xff\xff\xff": "an Arrow stream; write it as an Arrow file (pyarrow.ipc.new_file)",
@@ -38,7 +38,7 @@ _FORMATS: Final = {
 }
 _NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 NUM_FIRST_BYTES: Final = 4096
-"""Bytes at the begin of a file that `check_is_text` looks at."""
+"""Number of bytes at the start of a file that `check_is_text` reads."""
 
 
 def codec_of(path: str) -> str | None:
@@ -51,12 +51,12 @@ def codec_of(path: str) -> str | None:
 
 
 def check_ending(path: str) -> None:
-    """Raise ValueError if a name has the ending of a compression or archive that is not read."""
+    """Raise ValueError if the file extension is that of an unsupported compression or archive."""
     packed = _PACKED.search(path)
     if packed is not None:
         msg = (
-            f"its name ends in {packed[0]!r}, and it would be read as plain text; of compressed "
-            f"files, those are read whose names end in {listing(_CODECS)}"
+            f"its name ends in {packed[0]!r}, but it would be read as plain text; compressed "
+            f"files are supported if their names end in {listing(_CODECS)}"
         )
         raise ValueError(msg)
 
@@ -69,8 +69,8 @@ def check_is_text(begin: bytes) -> None:
     begin = begin[:NUM_FIRST_BYTES]
     for magic, (name, ending) in _COMPRESSIONS.items():
         if _is_of(begin, magic):
-            read = f"end its name in {ending!r}" if ending else "decompress it"
-            msg = f"it is compressed ({name}), and its name does not say so: {read}"
+            read = f"rename it to end in {ending!r}" if ending else "decompress it"
+            msg = f"it is compressed ({name}), but its name does not show that: {read}"
             raise ValueError(msg)
     for magic, name in _FORMATS.items():
         if _is_of(begin, magic):
@@ -79,14 +79,14 @@ def check_is_text(begin: bytes) -> None:
 
 
 def _is_of(begin: bytes, magic: bytes) -> bool:
-    """Return whether a file has a format, and is not a text that begins so by chance."""
+    """Return whether a file has a format, and is not text that happens to begin so."""
     if not begin.startswith(magic):
         return False
     return not magic.isascii() or _NO_TEXT.search(begin) is not None
 
 
 def name_of_format(begin: bytes) -> str | None:
-    """Return the format that a file of columns seems to have; ``None`` if it is not known.
+    """Return the format that a columnar file seems to have; ``None`` if unknown.
 
     `begin`: its first bytes.
     """

@@ -51,10 +51,10 @@ _MakeError: TypeAlias = "Callable[[str, str], SinkError]"
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
-    """Raise `error` for columns that Parquet files cannot hold or that cannot name directories."""
+    """Raise `error` for columns that Parquet files, or directory names, cannot hold."""
     if any(name.lower() == "epoch" for name in schema.names):
         raise error(
-            "a column is called 'epoch', as the directories are",
+            "a column is called 'epoch', which is the name of the directories",
             "Rename the column before the sink.",
         )
     for name in partition_by:
@@ -67,16 +67,20 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
             or len(null.encode()) > LONGEST_NAME
         ):
             raise error(
-                f"column {name!r} cannot name directories",
+                f"column {name!r} cannot be part of directory names",
                 "Rename the column before the sink.",
             )
         if not _can_partition(schema.field(name).type):
             raise error(
-                f"column {name!r} of type {schema.field(name).type} cannot name directories",
+                f"column {name!r} of type {schema.field(name).type} cannot be part of directory "
+                "names",
                 "Partition by strings, integers, dates or booleans.",
             )
     if len(set(partition_by)) >= len(schema.names):
-        raise error("partition_by leaves no column for the files", "Keep at least one column back.")
+        raise error(
+            "partition_by= has all columns, so the files would have none",
+            "Leave at least one column out of partition_by=.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,7 @@ class ParquetDirectory:
         if self._read_marker(mine, error) is None:
             raise error(
                 f"another query is about to use the directory: {rival}",
-                "Give each query a directory of its own. If there is no other query, remove that "
-                "file.",
+                "Give each query its own directory. If there is no other query, remove that file.",
             )
         return True
 
@@ -118,15 +121,15 @@ class ParquetDirectory:
             self._was_begun(error)
 
     def _was_begun(self, error: _MakeError) -> bool:
-        """Return whether a directory without owner file has entries; raise if those are foreign."""
+        """Return whether a directory without owner file has entries; raise if they are foreign."""
         infos = self.filesystem.get_file_info(pafs.FileSelector(self.root))
         names = sorted(info.base_name for info in infos)
         strangers = [name for name in names if not name.startswith(("_", "."))]
         if strangers and not any(self._temporary_markers()):  # as a crashed writer leaves them
             raise error(
-                f"the directory already holds {', '.join(strangers[:5])}, which this "
-                f"sink did not write",
-                "Give the sink a directory of its own.",
+                f"the directory already holds {', '.join(strangers[:5])}, which this sink has "
+                "not written",
+                "Give the sink its own directory.",
             )
         return bool(strangers)
 
@@ -272,7 +275,7 @@ class ParquetDirectory:
         return noted
 
     def remove_epoch(self, epoch: int) -> None:
-        """Remove the directory of an epoch; no reader takes a part of it for delivered.
+        """Remove the directory of an epoch, so that no reader takes part of it as delivered.
 
         Where directories are renamed in one step, it is moved away first, so that a removal that is
         cut short leaves nothing where another history's epoch of this number is to be. Elsewhere
@@ -329,7 +332,7 @@ def _publish_marker(filesystem: pafs.FileSystem, path: str) -> None:
 
 
 def replace_file(filesystem: pafs.FileSystem, path: str, final: str) -> None:
-    """Rename a file to a name that may be taken; on HDFS there is no file for a moment."""
+    """Rename a file to a name that may exist; on HDFS, neither file exists for a moment."""
     for attempt in range(_ATTEMPTS):
         try:
             filesystem.move(path, final)
@@ -359,8 +362,8 @@ def _foreign_directory(
     if "sink" in changed and "query_id" not in changed:
         return error(
             f"the directory belongs to sink {theirs.get('sink')!r} of this query",
-            f"Use another path; or, if it is this sink that was once called so, say "
-            f"formerly={theirs.get('sink')!r} in flow.sink(...).",
+            "Use another path; or, if this sink had that name before, pass "
+            f"formerly={theirs.get('sink')!r} to flow.sink(...).",
         )
     if "query_id" in changed:
         return error(
@@ -374,15 +377,14 @@ def _foreign_directory(
             name for name, dtype in own_columns.items() if stored_columns.get(name, dtype) != dtype
         )
         return error(
-            f"column {column!r} changed since the directory was begun: {stored_columns[column]} "
-            "then, "
-            f"{own_columns[column]} now",
-            "Use another path, or give the column another name.",
+            f"column {column!r} has type {own_columns[column]}, but had type "
+            f"{stored_columns[column]} when the directory was created",
+            "Use another path, or rename the column.",
         )
     return error(
-        f"{', '.join(changed)} changed since the directory was begun: "
-        f"{theirs.get(changed[0])} then, {mine[changed[0]]} now",
-        "Use another path, or keep the layout as it was.",
+        f"{', '.join(changed)} changed since the directory was created: it was "
+        f"{theirs.get(changed[0])}, and is {mine[changed[0]]}",
+        "Use another path, or the former layout.",
     )
 
 
@@ -460,7 +462,7 @@ def delivered_files(
 
 
 def base_uri(destination: str) -> str:
-    """Return a path or URI without parameters; a path of this machine may have a ``?``."""
+    """Return a path or URI without parameters; a local path may have a ``?``."""
     return destination.partition("?")[0] if "://" in destination else destination
 
 
@@ -493,7 +495,7 @@ def delivered_in(
 
 
 class _Listed(NamedTuple):
-    """File of an epoch in a list: a mark that the epoch is complete, or rows."""
+    """File of an epoch in a listing: a marker that the epoch is complete, or rows."""
 
     epoch: int
     size: int  # bytes
@@ -501,7 +503,7 @@ class _Listed(NamedTuple):
 
 
 def _epoch_files(filesystem: pafs.FileSystem, root: str, directory: str) -> dict[str, _Listed]:
-    """Return path below `root` → file, of the files in a directory that a sink may have written."""
+    """Return path below `root` → file, for files in a directory that a sink may have written."""
     files = {}
     for info in _files(filesystem, directory):
         inner = info.path.removeprefix(f"{root}/")
@@ -541,7 +543,7 @@ def _files(filesystem: pafs.FileSystem, directory: str) -> list[pafs.FileInfo]:
 
 
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    """Give the file `source` a second name, `target`; on object stores, copy it on the server."""
+    """Hard-link the file `source` as `target`; on object stores, copy it on the server."""
     filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     old, new = local_path(filesystem, source), local_path(filesystem, target)
     if old is None or new is None:

@@ -1,4 +1,4 @@
-"""Parquet files of one epoch, one per partition directory: by the driver or by lanes.
+"""Parquet files of one epoch, one per partition directory, written by the driver or by lanes.
 
 Directories are named as Spark names them, so that Spark reads the same values back: special
 characters as ``%XX``, other characters as they are, nulls and empty strings by a word of their own.
@@ -52,7 +52,7 @@ _CAPITAL: Final = re.compile("(%[0-9A-F]{2})|[A-Z]")
 _OPEN_FILES: Final = 256
 
 FILE_BYTES: Final = 2**30
-"""Rows in memory that go into one file at most: S3 copies objects of up to 5 GiB."""
+"""Limit of a file's rows in memory: S3 copies objects of up to 5 GiB."""
 
 
 class EpochFiles:
@@ -119,7 +119,7 @@ class EpochFiles:
         writer.write_batch(rows)
 
     def write_empty(self) -> None:
-        """Write a file without rows, as deep as the partition directories.
+        """Write a file without rows, at the depth of the partition directories.
 
         Spark cannot read files at different depths.
         """
@@ -202,7 +202,7 @@ def _partition_text(value: Any) -> str | None:
 
 
 def folded(name: str) -> str:
-    """Return a name in the form in which file systems that ignore case compare names."""
+    """Return a name as case-insensitive file systems compare it."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -258,7 +258,7 @@ def partitions_worth_files(
     lane_files: int | None = None,
     fold_case: bool = False,
 ) -> list[Partition] | None:
-    """Return a lane's rows divided by partitions; ``None`` if they are too few for files.
+    """Return a lane's rows divided by partitions; ``None`` if there are too few rows for files.
 
     All rows must have at least `lane_bytes` bytes, and those of a partition a sixteenth of that on
     average; all of that if there are more than `lane_files` partitions.
@@ -271,7 +271,7 @@ def partitions_worth_files(
 
 
 def is_codec(name: object) -> bool:
-    """Return whether Parquet files can be compressed by a codec; tried in memory.
+    """Return whether Parquet files can be compressed with a codec, by a test in memory.
 
     Arrow has codecs that its Parquet files cannot have, such as ``bz2``.
     """
@@ -323,7 +323,7 @@ def write_file(
 def files_there(
     filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
-    """Return those of the files `written` by lanes that exist below `root`, and missing paths.
+    """Return the files `written` by lanes that exist below `root`, and the missing paths.
 
     If any is missing, the epoch must not be delivered.
     """
@@ -339,7 +339,7 @@ def files_there(
 def is_target_replaced(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether to skip an epoch whose files are gone because the whole target was removed.
+    """Return whether to skip an epoch whose files were removed with the whole target.
 
     True if the target was created when the sink was opened, and all missing files (`gone`) were
     written before. `opening`: part of the names of files written since; empty if the target was not
@@ -348,8 +348,8 @@ def is_target_replaced(
     if not opening or any(f"-{opening}-" in path for path in gone):
         return False
     _log.warning(
-        "Sink %r: epoch %d is not written, since the target %s was removed, with files of %d rows "
-        "of this epoch and with all earlier epochs. The target starts again with the next epoch.",
+        "Sink %r: epoch %d is not written, because the target %s was removed, with files of %d "
+        "rows of this epoch and with all earlier epochs. The next epoch starts a new target.",
         sink,
         output.epoch,
         target,
@@ -367,7 +367,7 @@ def _null_texts(values: pa.Array) -> pa.BooleanArray | None:
 
 
 _NO_NULL_TEXT: Final = Rule(
-    f"is the text {NULL_PARTITION}, which stands for null in a partition column", _null_texts
+    f"is {NULL_PARTITION}, which stands for null in a partition column", _null_texts
 )
 
 
@@ -413,10 +413,10 @@ class PartitionedRows:
         partitions = keys.group_by(list(self.partition_by)).aggregate([]).num_rows
         if partitions > self.max_partitions:
             raise SinkError(
-                f"Sink {self.sink!r}: one lane's rows of an epoch are of {partitions:,} partitions "
-                f"by {', '.join(map(repr, self.partition_by))}, of which each would become a file.",
-                remedy="Partition by columns of fewer values; or raise the limit, as in "
-                f"max_partitions={partitions}.",
+                f"Sink {self.sink!r}: in one epoch, a lane has rows of {partitions:,} partitions "
+                f"by {', '.join(map(repr, self.partition_by))}, and each would become a file.",
+                remedy="Partition by columns with fewer distinct values; or raise the limit, as "
+                f"in max_partitions={partitions}.",
                 sink=self.sink,
                 partitions=partitions,
             )
@@ -430,7 +430,7 @@ def require_types(
     error: Callable[[str, str], SinkError],
     convert: Callable[[pa.Schema], object] = lambda _: None,
 ) -> None:
-    """Raise `error` for the first column of a type that files of Parquet or the target cannot have.
+    """Raise `error` for the first column whose type Parquet files or the target do not support.
 
     `schema`: columns as the target stores them. `target`: as in "an Iceberg table". `convert`:
     makes columns of the target's library; it may raise anything for types that it does not have.
@@ -457,7 +457,7 @@ def file_row_check(
     *,
     fold_case: bool = False,
 ) -> RowCheck:
-    """Return the check of rows for a target of files, perhaps partitioned.
+    """Return the check of rows for a target of files, partitioned or not.
 
     `max_partitions`: the most partitions that one lane may write in an epoch. `never_null`: columns
     that must not be null in the target.
@@ -477,7 +477,7 @@ def check_of_columns(
     partition_by: tuple[str, ...],
     max_partitions: int,
 ) -> RowCheck:
-    """Return a check of rows by checks of their columns, and by the number of partitions.
+    """Return a check of rows, from checks of their columns and of the number of partitions.
 
     `max_partitions`: the most partitions that one lane may write in an epoch.
     """

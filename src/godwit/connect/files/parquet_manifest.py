@@ -67,7 +67,7 @@ _PAUSE: Final = 20  # between two writings, in durations of the former: 5 % of t
 
 
 class ParquetManifest:
-    """Manifest of a directory; `uri`: absolute URI of it, ``None`` without the form of lines."""
+    """Manifest of a directory; `uri`: its absolute URI, ``None`` without the manifest of lines."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ParquetManifest:
         self._has_lines = False  # the lines are known to be those of the manifest
 
     def write_if_due(self, last: int) -> None:
-        """Write the manifest, unless the last writing was too short ago for its duration."""
+        """Write the manifest, unless the last write is too recent for how long it took."""
         start_s = self._now_s()
         if start_s >= self._due_s:
             self.write(last)
@@ -90,7 +90,7 @@ class ParquetManifest:
             self._due_s = end_s + _PAUSE * (end_s - start_s)
 
     def write(self, last: int) -> None:
-        """Write the manifest of the epochs up to `last`, all delivered, unless it is there."""
+        """Write the manifest of the delivered epochs up to `last`, unless it exists."""
         with self._lock:
             old_files, point = self._read()
             epochs = [epoch for epoch in self._directory.epochs_begun() if epoch <= last]
@@ -109,7 +109,7 @@ class ParquetManifest:
             self._has_lines = True
 
     def remove(self) -> None:
-        """Remove the manifest of an earlier run, since it is not continued."""
+        """Remove the manifest of an earlier run that is not updated any longer."""
         filesystem, path = self._directory.filesystem, f"{self._directory.root}/{_FOLDER}"
         if exists(filesystem, path):
             filesystem.delete_dir(path)
@@ -137,7 +137,7 @@ class ParquetManifest:
         return _SCHEMA.empty_table(), None
 
     def _lines(self, table: pa.Table) -> bytes | None:
-        """Return the files of a table as lines of URIs; ``None`` without that form."""
+        """Return the files of a table as lines of URIs; ``None`` without the manifest of lines."""
         if self._uri is None:
             return None
         return "".join(
@@ -145,7 +145,7 @@ class ParquetManifest:
         ).encode()
 
     def _read_lines(self) -> bytes | None:
-        """Return the present lines; ``None`` if there are none."""
+        """Return the current lines; ``None`` if there are none."""
         try:
             with self._directory.filesystem.open_input_stream(self._at(_LINES)) as stream:
                 return bytes(stream.read())
@@ -153,7 +153,7 @@ class ParquetManifest:
             return None
 
     def _new_files(self, after: list[int] | None, last: int) -> pa.Table:
-        """Return the delivered files of some epochs; ``None``: of all up to `last`."""
+        """Return the delivered files of some epochs; ``None``: of all epochs up to `last`."""
         filesystem, root = self._directory.filesystem, self._directory.root
         folders = [""] if after is None else [f"epoch={epoch}" for epoch in after]
         files = [
@@ -179,7 +179,7 @@ class ParquetManifest:
         return pa.table(dict(zip(_SCHEMA.names, columns, strict=True)), schema=_SCHEMA)
 
     def _publish(self, table: pa.Table) -> None:
-        """Replace the manifest, each of its forms in one step; the one that is read back last."""
+        """Replace the manifest, each of its files in one step, the authoritative one last."""
         last = pc.max(table.column("epoch")).as_py()
         point = self._directory.epoch_point(-1 if last is None else last)
         lines = self._lines(table)

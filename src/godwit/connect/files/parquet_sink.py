@@ -1,4 +1,4 @@
-"""Results as a directory of Parquet files, where an epoch is visible whole or not at all.
+"""Results as a directory of Parquet files, where each epoch becomes visible at once.
 
 ::
 
@@ -125,7 +125,7 @@ class ParquetLaneWriter:
     fold_case: bool = False
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write files of a lane under ``_staging``; ``None`` if the rows are too few for files.
+        """Write files of a lane under ``_staging``; ``None`` if there are too few rows for files.
 
         Also ``None`` if the directory is another sink's by now. `place`: number of the lane.
         """
@@ -219,11 +219,13 @@ class ParquetSink(TargetSink):
                 remedy="Use zstd, snappy, gzip, lz4, brotli or none.",
             )
         if keep is not None and keep < 1:
-            raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
+            raise SinkError(
+                f"keep={keep} would not keep any epoch.", remedy="Give keep= as at least 1."
+            )
         if keep is not None and manifest is not None:
             raise SinkError(
                 "A manifest would name files of epochs that keep= removes.",
-                remedy="Leave one of them out; gw.sinks.latest_epoch finds the newest epoch.",
+                remedy="Omit manifest= or keep=; gw.sinks.latest_epoch finds the newest epoch.",
             )
         if manifest is not None:
             seconds(manifest, "manifest of gw.sinks.parquet")
@@ -237,7 +239,7 @@ class ParquetSink(TargetSink):
         super().__init__("Parquet", secrets=secrets, rejects=rejects, path=self._shown_path)
         if not isinstance(lane_files, int) or isinstance(lane_files, bool) or lane_files < 1:
             raise SinkError(
-                f"The Parquet sink was given lane_files={lane_files!r}.",
+                f"The Parquet sink has lane_files={lane_files!r}.",
                 remedy="Give a whole number of at least 1.",
             )
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
@@ -257,7 +259,7 @@ class ParquetSink(TargetSink):
         return None if every is None else Maintenance(every=every)
 
     def maintain(self) -> Maintained:
-        """Write the manifest if epochs were delivered since."""
+        """Write the manifest if epochs were delivered since the last one."""
         manifest = self._manifest  # a query that ends closes the sink beside a slow writing
         if manifest is not None:
             with self._writing_manifest():
@@ -265,7 +267,7 @@ class ParquetSink(TargetSink):
         return Maintained()
 
     def close(self) -> None:
-        """Write the manifest of all that was delivered."""
+        """Write the manifest of all delivered epochs."""
         manifest, self._manifest = self._manifest, None
         if manifest is not None:
             with self._writing_manifest():
@@ -273,10 +275,10 @@ class ParquetSink(TargetSink):
 
     @contextlib.contextmanager
     def _writing_manifest(self) -> Iterator[None]:
-        """Context that translates errors of the manifest; raises if the directory is another's."""
+        """Context that translates errors of the manifest; raises if it belongs to another sink."""
         with self._translating_errors(
             f"the manifest of {self._shown_path} cannot be written",
-            "Check permissions and free space. Nothing is lost: the next one has all epochs.",
+            "Check permissions and free space. No data is lost: the next manifest has all epochs.",
         ):
             self._directory.check_claim(self._marker(), self._target_error)
             yield
@@ -329,7 +331,7 @@ class ParquetSink(TargetSink):
         self._require_columns()
 
     def _try_target(self) -> RowCheck:
-        """Read the owner of the directory; raise if it is another, or if it cannot be created."""
+        """Read the owner of the directory; raise if it is another sink, or cannot be created."""
         self._open_directory()
         with self._opening_errors():
             self._fold_case = False
@@ -352,7 +354,7 @@ class ParquetSink(TargetSink):
         )
 
     def open(self, context: SinkContext) -> None:
-        """Claim the directory for this query and sink; raise if it is another's."""
+        """Claim the directory for this query and sink; raise if it belongs to another one."""
         self._fit(context)
         self._open_directory()
         self._renames = renames_directories(self._fs)
@@ -375,7 +377,7 @@ class ParquetSink(TargetSink):
                 self._manifest = manifest
 
     def _manifest_uri(self) -> str | None:
-        """Return the URI that the lines of the manifest begin with; ``None``: no such form."""
+        """Return the URI that the lines of the manifest begin with; ``None`` if it has none."""
         if self._filesystem is not None or self._partition_by:
             return None
         uri = base_uri(self.destination)
@@ -427,8 +429,8 @@ class ParquetSink(TargetSink):
         newest = max(self._directory.delivered_epochs(), default=-1)
         if newest > point.epoch:
             raise self._target_error(
-                f"a new writer begins with epoch {point.epoch + 1}, and the directory has epochs "
-                f"up to {newest}",
+                f"a new writer would begin with epoch {point.epoch + 1}, but the directory has "
+                f"epochs up to {newest}",
                 'Give the sink another path, or start with on_divergence="roll_back".',
             )
         self._record_last(point)
@@ -449,7 +451,8 @@ class ParquetSink(TargetSink):
         empty = output.num_rows == 0 and not is_complete_result(output, self._context)
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written to {self._shown_path}",
-            "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
+            "Readers ignore it until it has its _SUCCESS file; fix the cause and start the query "
+            "again.",
             epoch=output.epoch,
         ):
             if not empty and not self._was_delivered(output):
@@ -476,10 +479,10 @@ class ParquetSink(TargetSink):
             if self._is_delivered(output):
                 return  # by another driver, which removed them afterwards
             raise self._target_error(
-                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote are gone, among "
-                f"them {gone[0]}",
-                "They belong under _staging until the epoch is delivered: restore them; or remove "
-                "the directory, epochs and all, to start it again.",
+                f"epoch {output.epoch}: {len(gone)} of the files that lanes wrote no longer exist, "
+                f"among them {gone[0]}",
+                "They must stay under _staging until the epoch is delivered: restore them; or "
+                "remove the whole directory, with its epochs, to start with a new one.",
                 epoch=output.epoch,
             )
         # They stay where they are until the epoch is delivered, so that it can be delivered again.
@@ -578,8 +581,8 @@ class ParquetSink(TargetSink):
         other = self._directory.epoch_point(output.epoch)
         if other.digest and output.point.digest and other != output.point:
             raise self._target_error(
-                f"epoch {output.epoch} is there already, with the rows of history "
-                f"{other.history}, and this query goes on with history {output.point.history}",
+                f"epoch {output.epoch} exists already, with the rows of history {other.history}, "
+                f"but this query continues history {output.point.history}",
                 "Another query writes to the directory, from a copy of this checkpoint. Stop one "
                 'of them, and start the other again, perhaps with on_divergence="roll_back".',
                 epoch=output.epoch,
@@ -617,8 +620,9 @@ class ParquetSink(TargetSink):
         """Raise if options of the sink do not fit its columns or its output mode."""
         if self._keep is not None and not self._context.complete:
             raise self._target_error(
-                "keep is for complete mode; here every epoch holds rows that no other does",
-                "Leave keep out, or make the operator complete.",
+                "keep= needs complete mode; in this mode, each epoch has rows that no other "
+                "epoch has",
+                'Omit keep=, or use output="complete" in the operator.',
             )
         require_columns(self._context, self._partition_by, "partition_by")
         require_types(self._context, self._schema, "a Parquet file", self._target_error)

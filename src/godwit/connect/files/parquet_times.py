@@ -1,4 +1,4 @@
-"""Times of Parquet files as their writers mean them: 96-bit timestamps, and Spark's old calendar.
+"""Times of Parquet files as their writers meant them: 96-bit timestamps, and Spark's old calendar.
 
 Timestamps of 96 bits are instants, though the file does not say so: Spark, Hive and Impala write
 them in UTC.
@@ -52,7 +52,7 @@ def true_schema(opened: pq.ParquetFile, schema: pa.Schema) -> pa.Schema:
 
 
 def _true_leaf(dtype: pa.DataType, *, physical: Iterator[str]) -> pa.DataType:
-    """Return the type of the next leaf; `physical`: types of the file's leaves in their order."""
+    """Return the type of the next leaf; `physical`: types of the file's leaves, in order."""
     stored = [next(physical) for _ in range(_count_leaves(dtype))]
     is_instant = stored == ["INT96"] and pa.types.is_timestamp(dtype)
     return pa.timestamp("us", dtype.tz or "UTC") if is_instant else dtype
@@ -78,7 +78,7 @@ def _count_leaves(dtype: pa.DataType) -> int:
 def times_of(
     opened: pq.ParquetFile, stored: pa.Schema, names: Sequence[str]
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
-    """Return the function that restores the times of some columns; ``None`` if none needs it.
+    """Return the function that restores the times of some columns; ``None`` if not needed.
 
     `stored`: the Arrow schema of the file.
     """
@@ -104,7 +104,7 @@ def times_of(
         return None
 
     def restore_leaf(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-        """Return an array of leaves as its writer means it."""
+        """Return an array of leaves as its writer intended it."""
         if pa.types.is_date(dtype) and dates:
             return _modern_dates(array)
         if not (pa.types.is_timestamp(dtype) and dtype.tz):

@@ -249,7 +249,7 @@ def csv(
     if not header:
         if schema is None:
             raise SourceError(
-                "CSV files without a header have no names of columns.", remedy="Give schema=."
+                "CSV files without a header have no column names.", remedy="Give schema=."
             )
         columns = to_schema(schema, where="The schema of a CSV source").names
     file_format = CsvFormat(

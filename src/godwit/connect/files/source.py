@@ -1,4 +1,4 @@
-"""Files that turn up in a directory: `gw.sources.parquet`, `csv`, `json` and `arrow`.
+"""Files that appear in a directory: `gw.sources.parquet`, `csv`, `json` and `arrow`.
 
 The driver lists the directory, and an epoch reads files that were not read before: first the rest
 of a file that the last epoch has begun, then the others by modification time and path, as they were
@@ -118,7 +118,7 @@ class FileSource(Source):
         return f"<{self.identity}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what the driver remembers, and the sink; copies read splits only."""
+        """Return the state without the driver's caches and the sink; copies only read splits."""
         forgotten: dict[str, Any] = {"_listing": None, "_idle_at": None, "_taken": {}}
         forgotten["rejects"] = None
         return {**self.__dict__, **forgotten, "_layouts": {}}
@@ -147,7 +147,7 @@ class FileSource(Source):
         return (self._directory.shown,)
 
     def _look_up_schema(self) -> pa.Schema:
-        """Read the first file's schema, with its directories' columns; raise without a file."""
+        """Read the first file's schema, with its directories' columns; raise if there is none."""
         listing = self._listing or self._directory.list()
         if not listing.files:
             raise SourceError(
@@ -279,7 +279,7 @@ class FileSource(Source):
             yield FileRange(file=file, stop=stop)
 
     def _ranges_of_epoch(self, pieces: Iterator[FileRange]) -> Iterator[FileRange]:
-        """Yield the first ranges, as many as an epoch may read files."""
+        """Yield the first ranges, up to the number of files that an epoch may read."""
         return itertools.islice(pieces, self._max_files)
 
     def _take_ranges(
@@ -320,7 +320,7 @@ class FileSource(Source):
             return position
         for piece in taken:
             self._check_path(piece.file)
-        assert self._listing is not None, "pieces come of a listing"
+        assert self._listing is not None, "pieces come from a listing"
         listing = self._listing
         partly = (
             None
@@ -341,7 +341,7 @@ class FileSource(Source):
         ).encoded()
 
     def _check_path(self, file: File) -> None:
-        """Raise if the name of a file says that it cannot be read."""
+        """Raise if a file's name shows that it cannot be read."""
         try:
             self._format.check_path(file.path or self._directory.full_path(""))
         except ValueError as error:
@@ -491,7 +491,7 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout_of(self, file: File) -> FileLayout | None:
-        """Return the offsets at which a file can be cut; ``None`` if its format lists none."""
+        """Return the offsets at which a file can be split; ``None`` if its format lists none."""
         with _reading_unchanged(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -544,14 +544,14 @@ class FileSource(Source):
             yield self._to_unreadable(file_name, bad)
 
     def _check_columns(self, file: File) -> None:
-        """Raise if a file has no column of the schema: all of its rows would be nulls."""
+        """Raise if a file has no column of the schema, so that all its values would be null."""
         names = self._format.schema(self._directory, file).names
         if set(names).isdisjoint(self.schema.names):
             named = self._directory.file_name(file)
             raise SourceError(
                 f"The file {named!r} has no column of the schema, which has "
                 f"{quoted(self.schema.names)}; it has {quoted(names)}.",
-                remedy="Move it out of the directory, or give a schema= with columns of it.",
+                remedy="Move it out of the directory, or give a schema= with columns of the file.",
                 file=named,
             )
 
@@ -560,13 +560,15 @@ class FileSource(Source):
         new = [name for name in missing if (self.identity, name) not in _missing]
         if new:
             _missing.update((self.identity, name) for name in new)
-            _logger.warning("The file %r lacks %s, null in its rows.", file, quoted(new))
+            _logger.warning(
+                "The file %r has no %s, which will be null in its rows.", file, quoted(new)
+            )
 
     def _to_unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
         """Return lines that cannot be parsed as unreadable rows of a file."""
         if self._on_bad == "skip":
             _logger.warning(
-                "The file %r: %s cannot be read (%s) and left out.",
+                "The file %r: %s cannot be read (%s) and will be skipped.",
                 file,
                 counted(len(bad), "line"),
                 bad[0].reason,
@@ -601,7 +603,7 @@ class FileSource(Source):
 
 @contextlib.contextmanager
 def _reading_unchanged(directory: Directory, file: File) -> Iterator[None]:
-    """Check that a file is as it was listed, then run the block; its read errors name the file."""
+    """Check that a file is unchanged, then run the block; its read errors name the file."""
     directory.check_unchanged(file)
     try:
         yield
@@ -626,9 +628,9 @@ def _constant_column(text: str | None, field: pa.Field, rows: int, file: str) ->
         value = from_text(pa.array([text]), field)
     except (ValueError, pa.ArrowException) as error:
         raise SourceError(
-            f"The directory of the file {file!r} says {field.name}={text}, which is not of type "
+            f"The directory of the file {file!r} has {field.name}={text}, which is not of type "
             f"{field.type} ({error}).",
-            remedy="Give another type for it (schema=), such as string, or move the file.",
+            remedy="Give it another type in schema=, such as string, or move the file.",
             file=file,
             column=field.name,
         ) from error

@@ -56,7 +56,7 @@ class TextFormat(FileFormat):
         self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
     def _is_divisible(self, directory: Directory, file: File) -> bool:
-        """Return whether a file may be divided: no compression, no line breaks in values."""
+        """Return whether a file can be split: no compression, no line breaks in values."""
         return self.cuttable and codec_of(directory.full_path(file.path)) is None
 
     def check_path(self, path: str) -> None:
@@ -96,7 +96,7 @@ class TextFormat(FileFormat):
         del layout
         if not self._is_divisible(directory, piece.file):
             return []
-        assert piece.stop is not None, "asked for ranges with an end"
+        assert piece.stop is not None, "called only for ranges with an end"
         start, stop = piece.start, piece.stop
         parts = max(1, int((stop - start) / max(num_bytes, 1)))
         return [start + (stop - start) * part // parts for part in range(1, parts)]
@@ -191,7 +191,7 @@ class TextFormat(FileFormat):
         return text.isspace()
 
     def _check_lines(self, text: bytes) -> None:
-        """Raise for a line that may begin or end within a value, where bad lines are skipped."""
+        """Raise for a line that may begin or end within a value, if bad lines are skipped."""
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer the schema from the first lines of a file; raise if it has no rows."""
@@ -208,12 +208,12 @@ class TextFormat(FileFormat):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason for which a line cannot be read."""
+    """Return why a line cannot be read."""
     return str(error).partition("\n")[0]
 
 
 def _from_begin(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the blocks of a file's text, from its begin on, without the mark that may be there."""
+    """Yield the blocks of a file's text, from its beginning, without a byte order mark."""
     for number, block in enumerate(blocks):
         text = block
         if number == 0:
@@ -262,7 +262,7 @@ def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
 def usual_first(
     parse: Callable[[bytes], pa.Table], parse_usual: Callable[[bytes], pa.Table] | None
 ) -> Callable[[bytes], pa.Table]:
-    """Return a parser of blocks in which times are as Arrow's parsers have them, or otherwise.
+    """Return a parser of blocks that tries Arrow's parser of times first.
 
     `parse_usual`, which is faster, raises ValueError for times that it does not know. After the
     first one, `parse` has all blocks.
@@ -282,7 +282,7 @@ def usual_first(
 def check_calendar(column: pa.ChunkedArray) -> None:
     """Raise ValueError for dates and timestamps of other years than 1 to 9999."""
     if not all(map(in_calendar, column.chunks)):
-        msg = "a time is not in the years 1 to 9999"
+        msg = "a time is outside of the years 1 to 9999"
         raise ValueError(msg)
 
 
@@ -292,7 +292,7 @@ def inexact_error(value: int, column: str) -> SourceError:
     text = text if len(text) <= 50 else f"{text[:50]}..."
     return SourceError(
         f"Column {column!r} of the first file has the whole number {text}, which neither bigint "
-        "nor double holds exactly together with its other values.",
+        "nor double can hold exactly together with its other values.",
         remedy="Give schema=, with decimal(20, 0) or string for identifiers, or double if the last "
         "digits do not matter.",
         column=column,

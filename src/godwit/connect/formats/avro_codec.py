@@ -1,4 +1,4 @@
-"""Avro's binary encoding: functions that read and write values, compiled once for their schemas.
+"""Avro's binary encoding: functions that read and write values, compiled once per schema.
 
 A reader is compiled for the pair of the schema that a message was written by and the one that it is
 read by, so schema resolution (specification, "Schema Resolution") has no cost per message: this is
@@ -62,7 +62,7 @@ def compile_reader(written: AvroType, record: AvroType, names: Sequence[str] | N
 
 
 def _failing_reader(why: str) -> Read:
-    """Return the function for values that cannot be read."""
+    """Return a function that always raises, for values that cannot be read."""
 
     def read(_message: bytes, _offset: int) -> tuple[Any, int]:
         raise AvroError(why)
@@ -122,7 +122,7 @@ _PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _kind_of_time(avro_type: AvroType) -> str | None:
-    """Return what a number with a logical type is of: a date, a time of day, or an instant."""
+    """Return the kind of time that a logical type has: a date, a time of day, or an instant."""
     if avro_type.logical in ("", "decimal", "uuid"):
         return None
     return avro_type.logical.removeprefix("local-").partition("-")[0]
@@ -223,7 +223,7 @@ def _take_bytes(message: bytes, offset: int, size: int) -> tuple[bytes, int]:
 
 def _truncated_error() -> AvroError:
     """Build the error that a message ends within a value."""
-    return AvroError("it ends within a value")
+    return AvroError("the message ends within a value")
 
 
 _RAW: Final[Mapping[str, Read]] = {
@@ -239,10 +239,10 @@ _RAW: Final[Mapping[str, Read]] = {
 
 
 def _read_index(message: bytes, offset: int, count: int, what: str) -> tuple[int, int]:
-    """Read the number of a symbol or of a union's type; raise if there is none such."""
+    """Read the number of a symbol or of a union's type; raise if it is out of range."""
     index, offset = _read_int(message, offset)
     if not 0 <= index < count:
-        raise AvroError(f"it has {what} {index} of {count}")
+        raise AvroError(f"it has {what} number {index}, but there are only {count}")
     return index, offset
 
 
@@ -267,7 +267,7 @@ def _read_enum(written: AvroType, target: AvroType) -> Read:
 
 
 def _read_union(written: AvroType, target: AvroType, names: Sequence[str] | None) -> Read:
-    """Return the function that reads the type of a union that a message has."""
+    """Return the function that reads a union, by the branch that a message has."""
     parts = []
     for branch in written.branches:
         try:
@@ -284,7 +284,7 @@ def _read_union(written: AvroType, target: AvroType, names: Sequence[str] | None
 
 
 def _read_block(message: bytes, offset: int, size: int, before: int) -> tuple[int, int]:
-    """Read the number of items that come next; 0 at the end of the array or map.
+    """Read the number of items in the next block; 0 at the end of the array or map.
 
     `size`: bytes that an item takes at least. `before`: number of items that came before.
     """
@@ -300,7 +300,7 @@ def _read_block(message: bytes, offset: int, size: int, before: int) -> tuple[in
 
 
 def _read_array(items: Read, size: int) -> Read:
-    """Return the function that reads an array; `size`: bytes that an item takes at least."""
+    """Return the function that reads an array; `size`: minimum number of bytes of an item."""
 
     def read(message: bytes, offset: int) -> tuple[list[Any], int]:
         values: list[Any] = []
@@ -316,7 +316,7 @@ def _read_array(items: Read, size: int) -> Read:
 
 
 def _read_map(items: Read) -> Read:
-    """Return the function that reads a map, of which the last value of a key counts."""
+    """Return the function that reads a map; of repeated keys, the last value wins."""
 
     def read(message: bytes, offset: int) -> tuple[list[tuple[str, Any]], int]:
         values: dict[str, Any] = {}
@@ -355,7 +355,7 @@ def _read_record(written: AvroType, target: AvroType, names: Sequence[str] | Non
         elif field.has_default:
             defaults[position] = to_default(field.type, field.default, name)
         else:
-            raise AvroError(f"field {name!r} is not in {written}, and has no default")
+            raise AvroError(f"field {name!r} is missing from {written}, and has no default")
     steps: list[tuple[int, Read]] = []
     labels = [*field_names]  # names of the fields, by place
     for part in written.fields:
@@ -397,7 +397,7 @@ def _in_field(name: str, error: Exception) -> AvroError:
 
 
 def _skipping_reader(avro_type: AvroType) -> Read:
-    """Return the function that passes over a value."""
+    """Return the function that skips a value."""
     if avro_type.kind in ("string", "bytes"):
         return _read_bytes
     if avro_type.kind == "fixed":
@@ -578,7 +578,7 @@ def _write_float(value: Any, out: bytearray) -> None:
     try:
         out += _FLOAT.pack(value)
     except OverflowError:
-        raise AvroError(f"{value!r} is beyond the largest float") from None
+        raise AvroError(f"{value!r} is larger than the largest float") from None
 
 
 def _write_double(value: Any, out: bytearray) -> None:
@@ -640,7 +640,7 @@ def _checked_integer(value: Any, bound: int, avro_type: AvroType) -> int:
 
 
 def _converter_to_underlying(avro_type: AvroType) -> Callable[[Any], Any]:
-    """Return the conversion of a value, as Python or Arrow has it, to the underlying type's."""
+    """Return the conversion of a value, from Python or Arrow, to the underlying type."""
     if avro_type.logical == "decimal":
         return lambda value: _decimal_bytes(value, avro_type)
     if avro_type.logical == "uuid":

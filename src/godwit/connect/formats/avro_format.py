@@ -1,4 +1,4 @@
-"""Messages of Avro records, bare or in the framing of a schema registry: `gw.formats.avro`."""
+"""Messages of Avro records, with or without a schema registry's framing: `gw.formats.avro`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AvroMessages(MessageFormat):
         self._text = _schema_text(schema)
         if _parse_schema(self._text).kind != "record":
             raise InvalidFlowError(
-                "The Avro format was given a schema that is not of a record.",
+                "The Avro format has a schema that is not a record.",
                 remedy='Give {"type": "record", "name": ..., "fields": [...]}.',
             )
         self._schemas = None if registry is None else as_schemas(registry)
@@ -90,9 +90,9 @@ class AvroMessages(MessageFormat):
             try:
                 row, end = readers[begin](value, skip)
             except (IndexError, StructError):
-                raise AvroError("it ends within a value") from None
+                raise AvroError("the message ends within a value") from None
             if end != len(value):
-                raise AvroError(f"it continues after the record: {len(value) - end} bytes")
+                raise AvroError(f"it has {len(value) - end} bytes after the record")
             rows.append(row)
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         return [
@@ -167,8 +167,8 @@ def _schema_text(schema: object) -> str:
 def _invalid_schema(error: Exception) -> InvalidFlowError:
     """Build the error that a user's schema is not valid."""
     return InvalidFlowError(
-        f"The Avro format was given a schema that cannot be read: {error}.",
-        remedy="Give the schema of a record, as JSON text or a mapping.",
+        f"The schema of the Avro format cannot be parsed: {error}.",
+        remedy="Give the schema of a record, as JSON text or as a mapping.",
     )
 
 
@@ -180,11 +180,11 @@ def _parse_schema(text: str) -> AvroType:
 
 @lru_cache(maxsize=1024)
 def _compiled_reader(written: str, record: str, names: tuple[str, ...]) -> Read:
-    """Compile the function that reads messages of a schema by another; cached."""
+    """Compile the function that reads messages of one schema by another; cached."""
     try:
         parsed = _parse_schema(written)
     except AvroError as error:
-        raise AvroError(f"the schema that it was written by is not valid: {error}") from None
+        raise AvroError(f"its writer's schema is not valid: {error}") from None
     return compile_reader(parsed, _parse_schema(record), names)
 
 

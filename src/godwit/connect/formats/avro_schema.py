@@ -129,10 +129,10 @@ def parse_schema(text: str) -> AvroType:
 
 
 def min_size(avro_type: AvroType) -> int:
-    """Return the number of bytes that a value takes at least; raise if values have no end."""
+    """Return the minimum number of bytes of a value; raise if its type contains itself."""
     if avro_type.kind == "record" and avro_type.min_size < 0:
         if avro_type.min_size == _COUNTING:
-            raise AvroError(f"each record {avro_type.name} contains another one")
+            raise AvroError(f"the record {avro_type.name} always contains itself")
         avro_type.min_size = _COUNTING
         avro_type.min_size = sum(min_size(part.type) for part in avro_type.fields)
     if avro_type.kind == "record":
@@ -141,7 +141,7 @@ def min_size(avro_type: AvroType) -> int:
 
 
 class _Parser:
-    """Parser of one schema: knows the named types that came so far."""
+    """Parser of one schema, with the named types so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
@@ -154,7 +154,7 @@ class _Parser:
             return self._parse_union(schema, namespace, where)
         if not isinstance(schema, dict):
             raise _invalid_schema_error(
-                where, f"a schema is text, a list or an object, not {schema!r}"
+                where, f"a schema must be a string, a list or an object, not {schema!r}"
             )
         kind = schema.get("type")
         if isinstance(kind, dict | list):  # a type in brackets of its own
@@ -176,16 +176,16 @@ class _Parser:
             return AvroType(kind=name)
         known = self._named.get(_full_name(name, namespace)) if isinstance(name, str) else None
         if known is None:
-            raise _invalid_schema_error(where, f"the type {name!r} is not known there")
+            raise _invalid_schema_error(where, f"the type {name!r} is unknown")
         return known
 
     def _parse_union(self, schema: list[Any], namespace: str, where: str) -> AvroType:
-        """Parse a union; raise if it has a union, or a type twice."""
+        """Parse a union; raise if it contains a union, or the same type twice."""
         branches = tuple(self.parse(part, namespace, where) for part in schema)
         names = [part.name or part.kind for part in branches]
         if "union" in names or len(set(names)) < len(names):
             raise _invalid_schema_error(
-                where, f"the union of {', '.join(names)} has a union, or a type twice"
+                where, f"the union of {', '.join(names)} contains a union, or the same type twice"
             )
         return AvroType(kind="union", branches=branches)
 
@@ -200,7 +200,7 @@ class _Parser:
         full_name = _full_name(name, enclosing_namespace)
         if full_name in self._named or full_name in PRIMITIVES:
             raise _invalid_schema_error(
-                where, f"the name {full_name!r} stands for another type already"
+                where, f"the name {full_name!r} is already used for another type"
             )
         namespace = full_name.rpartition(".")[0]
         own_aliases = _checked_names(schema.get("aliases") or [], where)
@@ -219,7 +219,9 @@ class _Parser:
             parsed.symbols = _checked_names(schema.get("symbols"), where)
             parsed.symbol = schema.get("default")
             if len(set(parsed.symbols)) < len(parsed.symbols):
-                raise _invalid_schema_error(where, f"the enum {full_name} has a symbol twice")
+                raise _invalid_schema_error(
+                    where, f"the enum {full_name} has the same symbol twice"
+                )
             if parsed.symbol is not None and parsed.symbol not in parsed.symbols:
                 raise _invalid_schema_error(
                     where, f"the enum {full_name} has no symbol {parsed.symbol!r}, its default"
@@ -232,7 +234,7 @@ class _Parser:
             parsed.fields.append(self._parse_field(part, namespace, where or parsed.short_name))
         names = [part.name for part in parsed.fields]
         if len(set(names)) < len(names):
-            raise _invalid_schema_error(where, f"the record {full_name} has a field twice")
+            raise _invalid_schema_error(where, f"the record {full_name} has the same field twice")
         return parsed
 
     def _parse_field(self, schema: Any, namespace: str, where: str) -> AvroField:
@@ -253,14 +255,14 @@ class _Parser:
 
 
 def _full_name(name: str, namespace: str) -> str:
-    """Return a name with its namespace: its own, if it has a dot, or that in which it stands."""
+    """Return a name with its namespace: its own, if it has a dot, else the enclosing one."""
     if "." in name:
         return name.removeprefix(".")
     return f"{namespace}.{name}" if namespace else name
 
 
 def _checked_names(value: Any, where: str) -> tuple[str, ...]:
-    """Return a list of names as a tuple; raise if it is none."""
+    """Return a list of names as a tuple; raise if it is not a list."""
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise _invalid_schema_error(where, f"{value!r} is not a list of names")
     return tuple(value)
@@ -340,13 +342,13 @@ def _arrow_type(avro_type: AvroType, where: str, enclosing: tuple[AvroType, ...]
 def _no_column(where: str, what: str) -> InvalidFlowError:
     """Build the error that the Avro type at `where` has no counterpart in Arrow; `what`: why."""
     return InvalidFlowError(
-        f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
-        remedy="Leave the field out of the schema that you read with.",
+        f"The Avro schema has {what} at {where}, for which Arrow has no type.",
+        remedy="Leave the field out of the reader's schema.",
     )
 
 
 def converter(avro_type: AvroType, written: AvroType | None = None) -> Callable[[Any], Any] | None:
-    """Return the conversion of a type's underlying value to the one that Arrow is given.
+    """Return the conversion of a type's underlying value to its value for Arrow.
 
     ``None``: Arrow takes it as it is. `written`: the type by which it was written, whose unit and
     scale count, as they say what the number means.
@@ -376,10 +378,10 @@ def converter(avro_type: AvroType, written: AvroType | None = None) -> Callable[
 
 
 def _to_decimal(raw: bytes, scale: int, to_scale: int) -> Decimal:
-    """Return the decimal that bytes stand for, with `to_scale` digits after the point; or raise."""
+    """Decode a decimal from bytes, with `to_scale` digits after the point; or raise."""
     number = int.from_bytes(raw, "big", signed=True)
     if number.bit_length() > _MAX_BITS:
-        raise AvroError("a decimal has more digits than its type")
+        raise AvroError("a decimal has more digits than its type allows")
     if scale > to_scale and number:
         number, rest = divmod(number, 10 ** min(scale - to_scale, _MAX_BITS))
         if rest:
@@ -397,12 +399,12 @@ def _time_of_day(raw: int, day: int, logical: str) -> int:
 
 
 def uuid_text(text: str) -> str:
-    """Return a UUID in its usual form; raise `ValueError` if it is none."""
+    """Return a UUID in its usual form; raise `ValueError` if it is not one."""
     return text if _UUID.fullmatch(text) else str(uuid.UUID(text))
 
 
 def to_default(avro_type: AvroType, default: Any, where: str) -> Any:
-    """Convert a default, as JSON has it, to the value that Arrow is given.
+    """Convert a default from JSON to its value for Arrow.
 
     The characters of a text stand for the bytes of bytes and fixed. A union takes the first of its
     types that the default fits. Raises `AvroError` if it fits none.
@@ -413,7 +415,7 @@ def to_default(avro_type: AvroType, default: Any, where: str) -> Any:
                 return to_default(branch, default, where)
             except AvroError:
                 continue
-        raise _invalid_schema_error(where, f"the default {default!r} is of no type of the union")
+        raise _invalid_schema_error(where, f"the default {default!r} matches no type of the union")
     convert = converter(avro_type)
     raw = _raw_default(avro_type, default, where)
     try:
@@ -453,7 +455,7 @@ def _raw_default(avro_type: AvroType, default: Any, where: str) -> Any:
 
 
 def _field_default(part: AvroField, default: Mapping[str, Any], where: str) -> Any:
-    """Return a field's value in a record's default: its own default where that says nothing."""
+    """Return a field's value in a record's default, or else the field's own default."""
     path = f"{where}.{part.name}"
     if part.name in default:
         return to_default(part.type, default[part.name], path)

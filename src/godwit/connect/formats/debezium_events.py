@@ -46,7 +46,7 @@ class EventLayout(NamedTuple):
     usual: tuple[tuple[str, str], ...]  # column → semantic type, where an event does not name it
 
     def usual_types(self) -> Types:
-        """Return the semantic types of events that name none."""
+        """Return the default semantic types, for events that do not state any."""
         return {name: SemanticType(text) for name, text in self.usual}
 
 
@@ -87,7 +87,7 @@ class JsonEvents:
         self._decode = _envelope_decoder(layout).decode
 
     def events(self, values: Sequence[Value]) -> tuple[list[Any], list[Types]]:
-        """Return envelope and semantic types of each message; no envelope if it has no event."""
+        """Return envelope and semantic types of each message, or no envelope without an event."""
         if None not in values:
             decoded = list(map(self._decode, values))  # type: ignore[arg-type]
             if all([envelope.op is not None for envelope in decoded]):  # noqa: C419  faster
@@ -98,7 +98,7 @@ class JsonEvents:
         return [envelope for envelope, _ in pairs], [types for _, types in pairs]
 
     def event(self, value: bytes) -> tuple[Any, Types]:
-        """Return envelope and semantic types of an event; no envelope of a null payload."""
+        """Return envelope and semantic types of an event; no envelope if its payload is null."""
         envelope = self._decode(value)
         if envelope.op is not None:
             return envelope, self._usual_types
@@ -112,7 +112,7 @@ class JsonEvents:
         return envelope, types
 
     def key(self, key: bytes) -> tuple[Any, Types]:
-        """Return the row that a message's key has, and its semantic types."""
+        """Return the row in a message's key, and its semantic types."""
         decoded = _key_decoder(self._layout.table).decode(key)
         if decoded.payload is not msgspec.UNSET and decoded.payload is not None:
             return decoded.payload, self._types_in(decoded.schema, None)
@@ -156,7 +156,7 @@ def _envelope_decoder(layout: EventLayout) -> msgspec.json.Decoder[Any]:
 
 
 def _is_heartbeat(value: bytes) -> bool:
-    """Return whether a message has the connector's time and nothing else."""
+    """Return whether a message has only the connector's time."""
     message = msgspec.json.decode(value)
     payload = message.get("payload", message)
     return isinstance(payload, dict) and payload.keys() == {"ts_ms"}
@@ -200,7 +200,7 @@ _schema_decoder: Final = msgspec.json.Decoder(_SchemaField | None)
 def _types_of_schema(
     text: bytes, row_field: str | None, default_types: tuple[tuple[str, str], ...]
 ) -> Types | None:
-    """Return the semantic types of a schema's columns; ``None`` of a null schema.
+    """Return the semantic types of a schema's columns; ``None`` for a null schema.
 
     `row_field`: field of the schema that is the row's; ``None``: it is the row's itself.
     `default_types`: types of columns for which the schema names none.
@@ -220,7 +220,7 @@ def _types_of_schema(
 
 
 def _type_of(field: _SchemaField, usual: str | None) -> SemanticType:
-    """Return the semantic type of a field of a schema; `usual`: if the schema names none."""
+    """Return the semantic type of a schema's field; `usual`: the default, if it has none."""
     scale = (field.parameters or {}).get("scale")
     plain = TEXT if field.type == "string" else PLAIN
     return SemanticType(field.name or usual or plain, None if scale is None else int(scale))
@@ -237,7 +237,7 @@ class AvroEvents:
         self._json = JsonEvents(layout)
 
     def events(self, values: Sequence[Value]) -> tuple[list[Any], list[Types]]:
-        """Return envelope and semantic types of each message; no envelope if it has no event."""
+        """Return envelope and semantic types of each message, or no envelope without an event."""
         pairs = [(None, {}) if value is None else self.event(value) for value in values]
         return [envelope for envelope, _ in pairs], [types for _, types in pairs]
 
@@ -249,7 +249,7 @@ class AvroEvents:
         return _read_whole_message(read, value), types
 
     def key(self, key: bytes) -> tuple[Any, Types]:
-        """Return the row that a message's key has, and its semantic types."""
+        """Return the row in a message's key, and its semantic types."""
         if key[:1] != b"\0":
             return self._json.key(key)
         read, types = _key_reader(self._schema_text(key), self._layout)
@@ -265,13 +265,13 @@ class AvroEvents:
 
 
 def _read_whole_message(read: Callable[[bytes, int], tuple[Any, int]], message: bytes) -> Any:
-    """Return the value that a whole framed message has."""
+    """Decode a whole framed message."""
     try:
         value, end = read(message, FRAME_BYTES)
     except (IndexError, StructError):
-        raise AvroError("it ends within a value") from None
+        raise AvroError("the message ends within a value") from None
     if end != len(message):
-        raise AvroError(f"it continues after the record: {len(message) - end} bytes")
+        raise AvroError(f"it has {len(message) - end} bytes after the record")
     return value
 
 
@@ -283,7 +283,7 @@ def _envelope_reader(text: str, layout: EventLayout) -> tuple[Read, Types]:
     if "op" not in fields or "after" not in fields:
         if [*fields] == ["ts_ms"]:  # a heartbeat
             return (lambda message, _: (None, len(message))), {}
-        msg = f"it is not a change event: {written} has no 'op', or no 'after'"
+        msg = f"it is not a change event: {written} has no field 'op' or 'after'"
         raise ValueError(msg)
     envelope = msgspec.defstruct("Envelope", _envelope_fields(layout), gc=False)
     row_makers: list[Callable[[Any], Any] | None] = []
@@ -364,7 +364,7 @@ def _row_reader(
 
 
 def _record_of_fields(written: AvroType, names: tuple[str, ...]) -> AvroType:
-    """Return the record to read some fields of another by; those that it does not have are null."""
+    """Return the record for reading some fields of another; missing fields are null."""
     fields = {part.name: part for part in written.fields}
     return _record_with_fields(
         written, [_field_without_logical_types(name, fields.get(name)) for name in names]
@@ -372,14 +372,14 @@ def _record_of_fields(written: AvroType, names: tuple[str, ...]) -> AvroType:
 
 
 def _field_without_logical_types(name: str, written: AvroField | None) -> AvroField:
-    """Return a field with the writer's type, without logical types; null if it has none."""
+    """Return a field with the writer's type, without logical types; null if absent."""
     return _nullable_field(
         name, AvroType(kind="null") if written is None else _without_logic(written.type)
     )
 
 
 def _nullable_field(name: str, avro_type: AvroType) -> AvroField:
-    """Return a field to read by, whose default is null."""
+    """Return a field for reading, whose default is null."""
     return AvroField(name=name, aliases=(), type=avro_type, has_default=True, default=None)
 
 
@@ -389,7 +389,7 @@ def _record_with_fields(written: AvroType, fields: list[AvroField]) -> AvroType:
 
 
 def _without_logic(avro_type: AvroType) -> AvroType:
-    """Return a type whose values are the numbers, text and bytes that are written.
+    """Return a type whose values are the raw numbers, texts and bytes.
 
     Records within are read whole, but for those that contain themselves, which no event has.
     """
@@ -437,7 +437,7 @@ def _record_in(avro_type: AvroType) -> AvroType | None:
 
 
 def _or_none(make: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function that makes an object of the values of a record, if there is one."""
+    """Return a function that builds an object from a record's values, or from null."""
     if isinstance(make, type):
         return lambda values: None if values is None else make(*values)
     return lambda values: None if values is None else make(values)
@@ -464,7 +464,7 @@ def _semantic_of(avro_type: AvroType, default_name: str | None) -> SemanticType:
 
 
 def _plain_values(written: AvroType) -> Callable[[Any], Any] | None:
-    """Return a function to dictionaries from a type's records and maps; ``None`` if it has none."""
+    """Return a function that converts a type's records and maps to dicts, if it has any."""
     inner = _not_null(written)
     if inner.kind == "record":
         names = [part.name for part in inner.fields]

@@ -127,14 +127,17 @@ class DebeziumMessages(MessageFormat):
         self._writer = EventWriter(schema, key, dict(types), has_before=has_before)
 
     def _check_columns_and_types(self, types: Mapping[str, str]) -> None:
-        """Raise for keys that are not columns, names that are taken, and unknown types."""
+        """Raise for keys that are not columns, duplicate names, and unknown types."""
         names = self._table.names
         where = "gw.formats.debezium"
         if not self._key or (unknown := [name for name in self._key if name not in names]):
             given_text = repr(unknown[0]) if self._key else "none"
             raise InvalidFlowError(
-                f"{where}: the key has {given_text}, which is not among the columns.",
-                remedy=f'Name the columns of the primary key, as in key="id", of {listing(names)}.',
+                f"{where}: the key has {given_text}, which is not one of the columns.",
+                remedy=(
+                    'Give the columns of the primary key, as in key="id"; the columns are '
+                    f"{listing(names)}."
+                ),
             )
         reserved = [CHANGE.name] if self._has_before else [CHANGE.name, UNCHANGED.name]
         conflicting = [
@@ -146,9 +149,10 @@ class DebeziumMessages(MessageFormat):
         ]
         if conflicting:
             raise InvalidFlowError(
-                f"{where}: two columns would be called {conflicting[0]!r}.",
-                remedy=f"{listing(reserved)} are columns of changes. Leave a column of this name "
-                "out, or rename it by a view or Debezium's transforms; name others in include=.",
+                f"{where}: two columns would have the name {conflicting[0]!r}.",
+                remedy=f"{listing(reserved)} are columns of changes. Omit a column of this name, "
+                "or rename it by a view or Debezium's transforms; rename columns of include= "
+                "there.",
             )
         if unknown := [
             field
@@ -156,13 +160,13 @@ class DebeziumMessages(MessageFormat):
             if field not in INCLUDED and not _FIELD.fullmatch(field)
         ]:
             raise InvalidFlowError(
-                f"{where}: include names {unknown[0]!r}, which events do not have.",
+                f"{where}: include= has {unknown[0]!r}, which events do not have.",
                 remedy=f"They have {listing(list(INCLUDED))}, and fields such as 'source.table' "
                 "and 'transaction.data_collection_order'.",
             )
         if unknown := [name for name in types if name not in names]:
             raise InvalidFlowError(
-                f"{where}: types= names {unknown[0]!r}, which is not among the columns.",
+                f"{where}: types= has {unknown[0]!r}, which is not one of the columns.",
                 remedy=f"The columns are {listing(names)}.",
             )
         if unknown := [
@@ -170,8 +174,8 @@ class DebeziumMessages(MessageFormat):
         ]:
             raise InvalidFlowError(
                 f"{where}: types= has {unknown[0]!r}, which is not a semantic type of Debezium.",
-                remedy=f"{did_you_mean(unknown[0], TYPE_NAMES)}Give one such as {TYPE_NAMES[0]!r}, "
-                f"or how bytes are written: {listing(ENCODINGS)}.",
+                remedy=f"{did_you_mean(unknown[0], TYPE_NAMES)}Give one such as "
+                f"{TYPE_NAMES[0]!r}, or the encoding of bytes: {listing(ENCODINGS)}.",
             )
 
     @property
@@ -206,8 +210,8 @@ class DebeziumMessages(MessageFormat):
         """Raise for columns that events do not have; `include=` columns are left out of them."""
         if self._schemas is not None:
             raise InvalidFlowError(
-                f"{where} is to write events of Debezium in Avro, which Godwit only reads.",
-                remedy="Leave registry= out of its format: events are JSON then.",
+                f"{where} would have to write Debezium events in Avro, which Godwit can only read.",
+                remedy="Leave registry= out of its format, so that events are JSON.",
             )
         skipped = (CHANGE.name, UNCHANGED.name, *self._included_fields.values())
         rest = pa.schema([field for field in schema if field.name not in skipped])
@@ -293,15 +297,15 @@ class DebeziumMessages(MessageFormat):
             for value, message, types in zip(of_row, events.messages, events.types, strict=True):
                 texts = [values[message], keys[message] if keys else None]
                 if value is None and not reader.names(texts, types, name):
-                    msg = f"it has no column {name!r}, which is of the key: was it renamed?"
+                    msg = f"it has no column {name!r}, which is part of the key: was it renamed?"
                     raise ValueError(msg)
 
     def _row_before(self, envelope: Any) -> Any:
-        """Return the row before an update or delete; raise if it is not sent."""
+        """Return the row before an update or delete; raise if the event lacks it."""
         if envelope.before is None:
             msg = (
                 f"an event of op {envelope.op!r} has no row in 'before': set REPLICA IDENTITY "
-                "FULL, or leave before=True out"
+                "FULL, or omit before=True"
             )
             raise ValueError(msg)
         return envelope.before
@@ -309,7 +313,7 @@ class DebeziumMessages(MessageFormat):
     def _deleted_row(
         self, envelope: Any, key: Value, types: Types, reader: JsonEvents | AvroEvents
     ) -> tuple[Any, Types]:
-        """Return the row that a delete names: that of 'before', or of the message's key."""
+        """Return the row that a delete identifies: from 'before', or from the message's key."""
         if envelope.before is not None and self._has_key(envelope.before):
             return envelope.before, types
         if key is None:
@@ -333,7 +337,7 @@ class DebeziumMessages(MessageFormat):
         keys: Sequence[Value],
         reader: JsonEvents | AvroEvents,
     ) -> None:
-        """Add the delete of a message without a value, unless the event before it is one.
+        """Add the delete of a message without a value, unless the event before it is a delete.
 
         A key that cannot be read, such as plain text, or is of other columns says nothing.
         """
@@ -396,7 +400,7 @@ class DebeziumMessages(MessageFormat):
         return pa.concat_arrays(parts)
 
     def _value_or_former(self, value: Any, events: _Events, number: int, attribute: str) -> Any:
-        """Return the value of a column that an event leaves out, if its former row has it."""
+        """Return the value of a column that an event omits, from the former row if it has it."""
         before = events.envelopes[number].before
         if not self._has_before or events.signs[number] < 0 or before is None:
             return None
@@ -407,7 +411,7 @@ class DebeziumMessages(MessageFormat):
         return former_value
 
     def _left_out(self, events: _Events) -> list[str | None]:
-        """Return the names of columns that each upsert leaves as they are, one a line."""
+        """Return the names of columns that each upsert leaves unchanged, one per line."""
         names: list[str | None] = [None] * len(events.rows)
         for position, field in enumerate(self._table):
             values = list(map(attrgetter(f"f{position}"), events.rows))
@@ -462,8 +466,9 @@ def _unknown_op(op: object) -> str:
     """Return the reason why an event cannot be read."""
     if op == "t":
         return (
-            "the table was truncated (op 't'), and an event does not name the deleted rows; let "
-            "Debezium leave truncations out (skipped.operations=t), or start again from a snapshot"
+            "the table was truncated (op 't'), and the event does not list the deleted rows; "
+            "make Debezium skip truncations (skipped.operations=t), or start again from a "
+            "snapshot"
         )
     return f"it is not a change event: its op is {op!r}"
 

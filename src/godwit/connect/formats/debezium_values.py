@@ -73,14 +73,14 @@ TYPE_NAMES: Final = (
 
 
 def is_semantic_type(name: object) -> bool:
-    """Return whether Debezium may have a semantic type; of those with a unit all are known."""
+    """Return whether a name may be a semantic type of Debezium."""
     if not isinstance(name, str) or name in (*TYPE_NAMES, *ENCODINGS, PLAIN, TEXT):
         return isinstance(name, str)
     return "." in name and not name.startswith((f"{_DEBEZIUM}.", f"{_CONNECT}."))
 
 
 def type_in_event(field: pa.Field) -> Any:
-    """Return the Python type as which msgspec decodes a column; raise if events have no such."""
+    """Return the Python type that msgspec decodes a column to; raise if events have none."""
     dtype = field.type
     if pa.types.is_boolean(dtype):
         return bool | None
@@ -99,8 +99,8 @@ def type_in_event(field: pa.Field) -> Any:
         return Any
     raise InvalidFlowError(
         f"gw.formats.debezium: column {field.name!r} has type {dtype}, which events do not have.",
-        remedy="Read structs, maps and times of day as text, numbers or lists: a geometry as text "
-        "is JSON, as binary its WKB.",
+        remedy="Read structs, maps and times of day as text, numbers or lists; a geometry is "
+        "JSON as text, and WKB as binary.",
     )
 
 
@@ -122,7 +122,7 @@ _MAP: Final = {UNAVAILABLE: UNAVAILABLE}
 
 
 def has_unavailable(values: list[Any], dtype: pa.DataType) -> bool:
-    """Return whether a column has values that updates leave out."""
+    """Return whether a column has values that updates omit."""
     if pa.types.is_boolean(dtype) or pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         return False  # which are never so large
     try:
@@ -132,7 +132,7 @@ def has_unavailable(values: list[Any], dtype: pa.DataType) -> bool:
 
 
 def is_unavailable(value: Any) -> bool:
-    """Return whether a value is the placeholder of one that an update leaves out."""
+    """Return whether a value is the placeholder for one that an update omits."""
     if isinstance(value, list):
         return len(value) in _LENGTHS and value in _LISTS
     return value == _MAP if isinstance(value, dict) else value in _SCALARS
@@ -185,7 +185,7 @@ _NOT_FINITE: Final = frozenset({"nan", "inf", "infinity"})
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as text: a text as it is, others as JSON."""
+    """Return a value as text: strings unchanged, others as JSON."""
     return (
         value if value is None or isinstance(value, str) else _json_encoder.encode(value).decode()
     )
@@ -210,7 +210,7 @@ def _all_bytes(values: list[Any], semantic: str) -> list[bytes | None]:
     decode = _DECODERS.get(semantic, _from_base64)
     if semantic == TEXT and any(isinstance(value, str) for value in values):
         msg = (
-            "its bytes are text in events, and their encoding is not known: name it, as in "
+            "its bytes are text in events, in an unknown encoding: give it, as in "
             'types={"column": "hex"}, or "base64", or "base64-url-safe"'
         )
         raise ValueError(msg)
@@ -219,7 +219,7 @@ def _all_bytes(values: list[Any], semantic: str) -> list[bytes | None]:
 
 
 def _from_base64(text: str) -> bytes:
-    """Decode Base64; raise for any character that it does not have."""
+    """Decode Base64; raise for any invalid character."""
     return binascii.a2b_base64(text, strict_mode=True) if text else b""
 
 
@@ -236,7 +236,7 @@ _SAFE_DIGITS: Final = 18  # that each integer of a word has
 
 
 def _decimals_of(values: list[Any], dtype: pa.DataType, semantic: SemanticType) -> pa.Array:
-    """Return decimals: unscaled bytes (in JSON as Base64), numbers or text, as the type says."""
+    """Return decimals: unscaled bytes (in JSON as Base64), numbers or text, by the type."""
     scale = dtype.scale if semantic.scale is None else semantic.scale
     if semantic.name not in (PLAIN, TEXT) and scale == dtype.scale:
         raw = _small_unscaled(values)
@@ -329,7 +329,7 @@ def _times_of(values: list[Any], field: pa.Field, semantic: str) -> pa.Array:
 
 
 def _floor_divided(numbers: pa.Array, by: int) -> pa.Array:
-    """Return integers divided, rounded down: a time before 1970 stays in its microsecond."""
+    """Divide integers, rounding down, so that times before 1970 are right."""
     mask = np.asarray(numbers.is_null())
     values = np.asarray(numbers.fill_null(0)) // by
     return pa.array(values, pa.int64(), mask=mask)

@@ -44,11 +44,12 @@ class EventWriter:
         self._has_before = has_before
 
     def check(self, where: str) -> None:
-        """Raise for semantic types that are read, but not written; `where`: the sink."""
+        """Raise for semantic types that can be read but not written; `where`: the sink."""
         for name, semantic in self._types.items():
             if semantic not in _writable_semantic_types(self._table.field(name).type):
                 raise InvalidFlowError(
-                    f"{where} is to write column {name!r} as {semantic}, which Godwit only reads.",
+                    f"{where} would have to write column {name!r} as {semantic}, which Godwit "
+                    "can only read.",
                     remedy="Give the sink a format without this entry in types=.",
                     column=name,
                 )
@@ -90,7 +91,7 @@ class EventWriter:
         ]
 
     def _rows_of_events(self, rows: pa.RecordBatch) -> list[Any]:
-        """Return the rows as events have them."""
+        """Return the rows in the form of events."""
         named = [(f"f{i}", Any) for i in range(rows.num_columns)]
         renamed = {f"f{i}": name for i, name in enumerate(rows.schema.names)}
         row = msgspec.defstruct("Row", named, rename=renamed, gc=False)
@@ -102,7 +103,7 @@ class EventWriter:
 
 
 def _writable_semantic_types(dtype: pa.DataType) -> frozenset[str]:
-    """Return the semantic types as which columns of a type are written."""
+    """Return the semantic types that columns of a type can be written as."""
     if pa.types.is_decimal(dtype):
         return frozenset({TEXT, "org.apache.kafka.connect.data.Decimal"})
     if is_binary(dtype):
@@ -118,7 +119,7 @@ _BYTES: Final[Mapping[str, Callable[[bytes], str]]] = {
 
 
 def _values_for_event(column: pa.Array, semantic: str) -> list[Any]:
-    """Return a column's values as events have them."""
+    """Return a column's values in the form of events."""
     dtype = column.type
     if pa.types.is_list(dtype):
         items = iter(_values_for_event(column.flatten(), ""))
@@ -151,12 +152,12 @@ def _list_lengths(column: pa.Array) -> list[int | None]:
 
 
 def _not_finite(value: float) -> str:
-    """Return NaN or an infinity as Connect writes them."""
+    """Return NaN or an infinity as Kafka Connect writes it."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _base64_of_unscaled(value: Any, scale: int) -> str:
-    """Return a decimal as Base64 of its unscaled value, in as few bytes as two's complement has."""
+    """Return a decimal as Base64 of its unscaled value, in as few bytes as possible."""
     sign, digits, exponent = value.as_tuple()
     number = int("".join(map(str, digits)) or "0") * 10 ** (scale + exponent)
     number = -number if sign else number

@@ -1,4 +1,4 @@
-"""Formats of messages: the bytes of a broker's message, to and from the columns of a row.
+"""Formats of messages: conversion between the bytes of a message and the columns of a row.
 
 A format is given whole batches of messages and makes whole columns of them.  A batch that holds a
 message which cannot be read is halved until that message is alone, so that each is known by its
@@ -52,7 +52,7 @@ Value: TypeAlias = bytes | None
 
 
 NOT_OF_MESSAGES: Final = (GodwitError, MemoryError, OSError)
-"""Errors that no message is to blame for, such as a schema registry that does not answer."""
+"""Errors that no message causes, such as a schema registry that does not respond."""
 
 
 class UnwritableError(Exception):
@@ -70,7 +70,7 @@ class Decoded:
 
 
 class MessageFormat(ABC):
-    """A format of messages; picklable, and made with configuration only."""
+    """A format of messages; picklable, with configuration only."""
 
     writes_any: ClassVar[bool] = False  # whether all rows of columns that it takes can be written
     reads_keys: ClassVar[bool] = False  # whether `decode` needs the keys of messages
@@ -86,12 +86,12 @@ class MessageFormat(ABC):
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """Columns that identify a row of the table whose changes the messages are."""
+        """Columns that identify a row of the table that the messages are changes of."""
         return ()
 
     @property
     def writes_former(self) -> bool:
-        """True if messages may have the former row of their key, too."""
+        """True if messages may also have the former row of their key."""
         return False
 
     @property
@@ -169,7 +169,7 @@ def decode_by_halves(
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error says that compressed bytes are damaged, and not that I/O failed.
+    """Return whether an error means damaged compressed bytes, and not failed I/O.
 
     gzip, bz2 and Arrow say so by an `OSError` without a number.
     """
@@ -217,9 +217,9 @@ class PlainMessages(MessageFormat):
         if len(schema) == 1 and (is_text(schema.field(0).type) or is_binary(schema.field(0).type)):
             return
         raise InvalidFlowError(
-            f"{where} is to write values as {self.kind}, which takes one column of text or bytes; "
-            f"the rows have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
-            remedy='Make one column in a map before the sink, or use value="json".',
+            f"{where} writes values as {self.kind}, which needs exactly one column of text or "
+            f"bytes; the rows have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
+            remedy='Combine the columns to one in a map before the sink, or use value="json".',
         )
 
 
@@ -231,7 +231,7 @@ def check_fields(schema: pa.Schema, fields: pa.Schema, where: str, record: str) 
     unknown = [name for name in schema.names if name not in fields.names]
     if unknown:
         raise InvalidFlowError(
-            f"{where} has column {unknown[0]!r}, and {record} has no such field.",
+            f"{where} has column {unknown[0]!r}, but {record} has no such field.",
             remedy=f"Its fields are {', '.join(fields.names)}.",
         )
 
@@ -254,7 +254,7 @@ class JsonMessages(MessageFormat):
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Decode each message as a JSON object; what the schema lacks may have any depth."""
+        """Decode each message as a JSON object; fields not in the schema may have any depth."""
         if None in values:
             values = [b"{}" if value is None else value for value in values]
         try:
@@ -283,7 +283,7 @@ class JsonMessages(MessageFormat):
             raise UnwritableError(error_text(error)) from error
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
-        """Raise if the type of a column has no form in JSON."""
+        """Raise if the type of a column cannot be written as JSON."""
         del where
         _row_type(schema)
 
@@ -327,7 +327,7 @@ def _decode_objects(values: Sequence[Value], schema: pa.Schema, numbers: _Number
 
 
 def _needs_exact_numbers(dtype: pa.DataType, numbers: _Numbers) -> bool:
-    """Return whether decoded values of a type are not yet as Arrow takes them."""
+    """Return whether decoded values of a type need a conversion for Arrow."""
     if has_leaf(dtype, pa.types.is_decimal) or _has_keys(dtype, _is_number_or_truth):
         return True
     if numbers == "exact" and (has_leaf(dtype, is_narrow_float) or _has_keys(dtype, _is_in_text)):
@@ -343,17 +343,17 @@ def _has_keys(dtype: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _is_number_or_truth(dtype: pa.DataType) -> bool:
-    """Return whether a map with keys of a type has values instead of the names of fields."""
+    """Return whether map keys of a type are decoded to values, not to names of fields."""
     return is_number(dtype) or bool(pa.types.is_boolean(dtype))
 
 
 def _is_in_text(dtype: pa.DataType) -> bool:
-    """Return whether names of fields are converted to keys of a type as a column."""
+    """Return whether names of fields are converted to map keys of a type as a column."""
     return is_temporal(dtype) or is_binary(dtype)
 
 
 class _Name(str):
-    """Name of a field, equal to no other: equal keys of a map stay apart, in their order."""
+    """Name of a field, unequal to any other, so that equal keys of a map are kept in order."""
 
     __slots__ = ()
     __eq__ = object.__eq__
@@ -377,12 +377,12 @@ def _json_decoder(schema: pa.Schema, numbers: _Numbers) -> msgspec.json.Decoder[
 
 
 def _to_name(to: type, text: str) -> Any:
-    """Return a text as a `_Name`, the only type that msgspec does not know."""
+    """Convert a text to `_Name`, the only type that msgspec does not support itself."""
     return to(text)
 
 
 def _decode_deep(decode: Callable[[bytes], Any], value: bytes, levels: int) -> Any:
-    """Decode a message of any depth; `levels`: how deep the schema is."""
+    """Decode a message of any depth; `levels`: depth of the schema."""
     try:
         return decode(value)
     except RecursionError:
@@ -416,7 +416,7 @@ def max_level(text: bytes) -> int:
 
 
 def _without_levels(text: bytes, levels: int) -> bytes:
-    """Return a JSON text with all that is nested deeper than `levels` emptied; raise if not valid.
+    """Return a JSON text without values deeper than `levels`; raise if it is not valid.
 
     No recursion: the nested parts are decoded `_CUT` levels at a time, the innermost first.
     """
@@ -450,13 +450,13 @@ def _row_type(schema: pa.Schema, numbers: _Numbers = "usual") -> Any:
 
 
 def _or_null(python: Any) -> Any:
-    """Return a type of msgspec that has null, too."""
+    """Return a msgspec type that also accepts null."""
     return python if python is msgspec.Raw else python | None  # the text of null is one
 
 
 @lru_cache(maxsize=64)
 def _types_in_json(schema: pa.Schema) -> list[pa.DataType]:
-    """Return the types of a schema's columns, as JSON holds their values."""
+    """Return the types of a schema's columns, as they are in JSON."""
     return [with_leaves(field.type, as_json) for field in schema]
 
 
@@ -473,7 +473,7 @@ _JSON_TYPES: Final = (
 
 
 def _json_type(field: pa.Field, numbers: _Numbers) -> Any:
-    """Return the Python type as which msgspec decodes a column; raise if JSON has no such form."""
+    """Return the Python type that msgspec decodes a column to; raise if JSON has none."""
     dtype = field.type
     if pa.types.is_integer(dtype) and numbers != "usual":
         return Any
@@ -495,7 +495,7 @@ def _json_type(field: pa.Field, numbers: _Numbers) -> Any:
         item = _json_type(dtype.item_field, numbers)
         return dict[key, _or_null(item)]  # type: ignore[misc,valid-type]
     raise InvalidFlowError(
-        f"Column {field.name!r} of type {dtype} has no form in JSON.",
+        f"Column {field.name!r} of type {dtype} cannot be written as JSON.",
         remedy="Cast it in a map, or use another format.",
     )
 
@@ -547,7 +547,7 @@ _BY_NAME: Final[dict[str, MessageFormat]] = {
 
 
 def as_format(value: object, where: str) -> MessageFormat:
-    """Return a user's message format, given by name or as an object; raise if it is none.
+    """Return a user's message format, given by name or as an object; raise if it is not one.
 
     `where`: the source or sink, for errors.
     """

@@ -1,4 +1,4 @@
-"""Messages of Protocol Buffers, bare or in a schema registry's framing: `gw.formats.protobuf`.
+"""Protocol Buffers messages, with or without a schema registry's framing.
 
 The format carries the message's descriptors, as bytes, so that any process can read it, with or
 without the generated module.
@@ -62,7 +62,7 @@ class ProtobufMessages(MessageFormat):
         if isinstance(message, str):
             if descriptors is None:
                 raise InvalidFlowError(
-                    f"The Protobuf format was given the name {message!r} and no descriptors.",
+                    f"The Protobuf format has the message name {message!r}, but no descriptors.",
                     remedy="Give descriptors=, or the generated class.",
                 )
             descriptor_bytes = (
@@ -77,9 +77,9 @@ class ProtobufMessages(MessageFormat):
             fields = _message_descriptor(self._files, self._name).fields
         except (KeyError, TypeError, DecodeError) as error:
             raise InvalidFlowError(
-                f"The Protobuf format finds no message {self._name!r}: {error}.",
-                remedy="Give its full name, with the package; and a descriptor set that protoc "
-                "made with --include_imports.",
+                f"The Protobuf format cannot find message {self._name!r}: {error}.",
+                remedy="Give its full name, with the package; and a descriptor set from protoc "
+                "with --include_imports.",
             ) from None
         self._schema = pa.schema([(f.name, _field_type(f, ())) for f in fields])
 
@@ -138,8 +138,8 @@ class ProtobufMessages(MessageFormat):
         check_fields(schema, self._schema, where, f"message {self._name}")
         if self._framed and self._schema_id is None:
             raise InvalidFlowError(
-                f"{where} is to write framed messages, and the id of their schema is not given.",
-                remedy="Give schema_id=, the id in the registry.",
+                f"{where} writes framed messages, but has no schema_id=.",
+                remedy="Give schema_id=, the id of the schema in the registry.",
             )
 
 
@@ -211,7 +211,7 @@ def _strip_indexes(value: bytes, indexes: list[int]) -> bytes:
     ):
         if value.startswith(expected, begin):
             return value[begin + len(expected) :]
-    msg = "its framing says that it is another message of the schema"
+    msg = "its framing says that it is a different message type of the schema"
     raise ValueError(msg)
 
 
@@ -250,7 +250,7 @@ def _value_type(field: Any, within: tuple[str, ...]) -> Any:
         return pa.timestamp("us", "UTC")
     if kind.full_name in within:
         raise InvalidFlowError(
-            f"Protobuf message {kind.full_name} contains itself, and Arrow has no type for that.",
+            f"Protobuf message {kind.full_name} contains itself, for which Arrow has no type.",
             remedy="Read values as bytes, and parse them in a map.",
         )
     inner = (*within, kind.full_name)
@@ -283,7 +283,7 @@ def _value_to_python(value: Any, field: Any) -> Any:
 
 
 def _values_for_field(column: pa.Array, field: Any) -> list[Any]:
-    """Return a column's values as the library takes them for a field."""
+    """Return a column's values in the form that the library takes for a field."""
     values = python_values(column)
     if not _has_map_of_times(field):
         return values
@@ -291,7 +291,7 @@ def _values_for_field(column: pa.Array, field: Any) -> list[Any]:
 
 
 def _has_map_of_times(field: Any) -> bool:
-    """Return whether a field has a map of timestamps, for whose values the library wants parts."""
+    """Return whether a field has a map of timestamps, which the library takes in parts."""
     kind = field.message_type
     if kind is None:
         return False

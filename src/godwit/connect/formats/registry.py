@@ -35,7 +35,7 @@ def frame_header(schema_id: int) -> bytes:
 
 
 def parse_frame(message: bytes) -> tuple[int, int]:
-    """Return a framed message's schema id, and the offset of what follows; raise if not framed."""
+    """Return a framed message's schema id and the offset after it; raise if it is not framed."""
     if len(message) < FRAME_BYTES or message[0] != 0:
         msg = "it does not begin with the framing of a schema registry, a zero byte and an id"
         raise ValueError(msg)
@@ -59,7 +59,7 @@ class Schemas:
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         if schema_id not in self._registry:
-            msg = f"its schema has id {schema_id}, and registry= has {sorted(self._registry)}"
+            msg = f"its schema has id {schema_id}, but registry= has only {sorted(self._registry)}"
             raise ValueError(msg)
         return self._registry[schema_id]
 
@@ -71,14 +71,17 @@ class Schemas:
         if isinstance(self._registry, str):
             if subject is None:
                 raise SourceError(
-                    "Avro messages are to be written with a registry, and subject= is not given.",
-                    remedy='Name the subject that the schema is registered under, "flights-value".',
+                    "The Avro format writes messages with a registry, but has no subject=.",
+                    remedy=(
+                        "Give the subject that the schema is registered under, such as "
+                        '"flights-value".'
+                    ),
                 )
             return registered_id(self._registry, subject, text)
         same = [i for i, s in self._registry.items() if s == text]
         if not same:
             raise SourceError(
-                "Avro messages are to be written, and registry= has no id of their schema.",
+                "The Avro format writes messages, but registry= has no id for their schema.",
                 remedy="Add it: registry={7: schema}.",
             )
         return max(same)
@@ -93,7 +96,7 @@ def check_url(registry: str) -> None:
         valid = False
     if not valid:
         raise InvalidFlowError(
-            "The Avro format was given a registry that is not a URL.",
+            "The Avro format has a registry= that is not a URL.",
             remedy='Give "https://host:port", or a mapping of ids to schemas.',
         )
 
@@ -106,7 +109,7 @@ def schema_text(schema: object) -> str:
 
 
 class UnknownSchemaError(LookupError):
-    """The registry has no schema with that id, so the message that names it cannot be read."""
+    """The registry has no schema with that id, so the message cannot be read."""
 
 
 # registry and id → when it was asked in vain, and why
@@ -224,7 +227,7 @@ def _request_json(registry: str, path: str, body: dict[str, str] | None) -> Any:
 
 
 def _names_what_is_missing(answer: str) -> bool:
-    """Return whether a "not found" is of a schema, and not of the path, as by a wrong URL."""
+    """Return whether "not found" refers to a schema, and not to the path, as with a wrong URL."""
     try:
         parsed = load_json(answer)
     except ValueError:

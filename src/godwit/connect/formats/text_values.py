@@ -62,7 +62,7 @@ _LONGEST: Final = 50  # characters of a text that an error shows
 
 
 class TextsNeededError(ValueError):
-    """Only texts say the values: a double is halfway between two floats, or keys are equal."""
+    """Values need their texts: a double is halfway between two floats, or keys are equal."""
 
 
 def is_number(dtype: pa.DataType) -> bool:
@@ -77,14 +77,14 @@ def is_narrow_float(dtype: pa.DataType) -> bool:
 
 
 def as_json(dtype: pa.DataType) -> pa.DataType:
-    """Return the type as which JSON holds the values of a leaf's type."""
+    """Return the type that the values of a leaf's type have in JSON."""
     if pa.types.is_floating(dtype):
         return pa.float64()
     return pa.string() if is_temporal(dtype) or is_binary(dtype) else dtype
 
 
 def from_json(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a column in its type, from the types of `as_json`, or floats of the type itself.
+    """Convert a column from the types of `as_json`, or from floats, to its type.
 
     Raises ValueError, with the column, for a value that the type does not have, and
     `TextsNeededError`.
@@ -119,14 +119,14 @@ def from_text(texts: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def load_json(text: str | bytes) -> Any:
-    """Parse a JSON text; raise ValueError, in words of ours, for integers beyond Python's limit."""
+    """Parse a JSON text; raise a readable ValueError for integers beyond Python's limit."""
     return json.loads(text, parse_int=_short_integer)
 
 
 def _short_integer(text: str) -> int:
-    """Return a text as an integer; raise if it has more digits than any number in use."""
+    """Return a text as an integer; raise if it has too many digits."""
     if len(text) > _MAX_DIGITS:
-        msg = f"{_shortened(text)} is a whole number of more than {_MAX_DIGITS} digits"
+        msg = f"{_shortened(text)} is an integer of more than {_MAX_DIGITS} digits"
         raise ValueError(msg)
     return int(text)
 
@@ -182,7 +182,7 @@ def _parse_floats(texts: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def narrow_floats(numbers: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return floats as those of a type of at most their width.
+    """Convert floats to a type of at most their width.
 
     Raises ValueError if one of them is not finite there, and `TextsNeededError`.
     """
@@ -245,7 +245,7 @@ def _is_not_finite(numbers: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _refuse_beyond(text: str, dtype: pa.DataType) -> NoReturn:
     """Raise for a number that is too large for a float."""
-    msg = f"{_shortened(text)} is beyond the largest number of type {dtype}"
+    msg = f"{_shortened(text)} is larger than the largest number of type {dtype}"
     raise ValueError(msg)
 
 
@@ -255,7 +255,7 @@ def _without_plus(texts: pa.Array) -> pa.Array:
 
 
 def _truth(text: str | None) -> bool | None:
-    """Return the truth value that a text is; or raise."""
+    """Return a text as a boolean; or raise."""
     if text is None:
         return None
     value = _TRUTHS.get(text.strip(_BLANKS).lower())
@@ -297,7 +297,7 @@ def _from_json(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def _decoded(text: str | None) -> bytes | None:
-    """Return the bytes that a text has in Base64; or raise."""
+    """Decode a Base64 text; or raise."""
     try:
         return None if text is None else base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -306,7 +306,7 @@ def _decoded(text: str | None) -> bytes | None:
 
 
 def exact_numbers(values: list[Any], field: pa.Field) -> list[Any]:
-    """Return values of JSON with their numbers as Arrow takes them.
+    """Return JSON values with their numbers in the form that Arrow takes.
 
     Integers and decimals are ``int``, ``Decimal`` or, for decimals, text; keys of maps are text;
     narrow floats may be `msgspec.Raw`, which is their text. Raises ValueError, with the column, for
@@ -333,7 +333,7 @@ def exact_numbers(values: list[Any], field: pa.Field) -> list[Any]:
 
 
 class _Texts:
-    """Texts in the values of a column that are keys of maps or floats, parsed all at once.
+    """Texts in a column's values, which are floats or keys of maps, parsed all at once.
 
     The first pass over the values collects them; after `parse` another pass has their values.
     """
@@ -375,7 +375,7 @@ def _values_in_json(texts: pa.Array, dtype: pa.DataType) -> list[Any]:
 
 
 def _exact_numbers(value: Any, dtype: pa.DataType, texts: _Texts) -> Any:
-    """Return a value of JSON, with its numbers as Arrow takes them."""
+    """Return a JSON value with its numbers in the form that Arrow takes."""
     if value is None:
         return None
     if pa.types.is_decimal(dtype):
@@ -408,7 +408,7 @@ def _exact_numbers(value: Any, dtype: pa.DataType, texts: _Texts) -> Any:
 
 
 def _number_text(value: msgspec.Raw) -> str | None:
-    """Return the text of a number in JSON, as the number is in text; ``None`` for null."""
+    """Return the text of a number in JSON; ``None`` for null."""
     text = bytes(value).decode()
     return _TEXTS_IN_JSON.get(text, text)
 
@@ -420,7 +420,7 @@ def _exact_number(value: Any, dtype: pa.DataType) -> Decimal | int:
     number, span = int(_exact(value, _DIGITS_OF_INTEGER, 0)), 1 << dtype.bit_width
     low = -span // 2 if pa.types.is_signed_integer(dtype) else 0
     if not low <= number < low + span:
-        msg = f"{number} is not in the range of type {dtype}"
+        msg = f"{number} is out of range for type {dtype}"
         raise ValueError(msg)
     return number
 
@@ -435,7 +435,7 @@ def _exact(value: Any, precision: int, scale: int) -> Decimal:
     except DecimalException as error:
         text = _shortened(str(Decimal(value)) if type(value) is int else str(value))
         digits = f"{precision} digits, {scale} of them after the point"
-        msg = f"{text} is not a number of {digits}" if scale else f"{text} is not a whole number"
+        msg = f"{text} is not a number of {digits}" if scale else f"{text} is not an integer"
         msg = msg if scale else f"{msg} of at most {precision} digits"
         raise ValueError(msg) from error
 
@@ -470,7 +470,7 @@ def has_negative_zeros(floats: pa.Array) -> bool:
 
 
 def has_whole_negative_zeros(text: bytes) -> bool:
-    """Return whether a JSON text may have the number ``-0``, which has no sign there."""
+    """Return whether a JSON text may have the number ``-0``."""
     return _WHOLE_NEGATIVE_ZERO.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Compacted topics: a message replaces the one before it of its key, and a tombstone deletes it."""
+"""Compacted topics: a message replaces the previous one of its key, and a tombstone deletes it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class UpsertMessages(MessageFormat):
                 )
         if value.schema is None or key.schema is None:
             raise InvalidFlowError(
-                "gw.formats.upsert: the columns of its value are not known.",
+                "gw.formats.upsert: the columns of its value are unknown.",
                 remedy='Name them, as in gw.formats.json("name string, price double").',
             )
         self._value, self._key = value, key
         others = [field for field in value.schema if field.name not in key.schema.names]
         if CHANGE.name in (*key.schema.names, *value.schema.names):
             raise InvalidFlowError(
-                f"gw.formats.upsert: two columns would be called {CHANGE.name!r}.",
-                remedy=f"{CHANGE.name!r} is the sign of the row; leave the field out.",
+                f"gw.formats.upsert: two columns would have the name {CHANGE.name!r}.",
+                remedy=f"{CHANGE.name!r} is the sign of the row; omit the field.",
             )
         self._schema = pa.schema([*key.schema, *others, CHANGE])
 
@@ -65,7 +65,7 @@ class UpsertMessages(MessageFormat):
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
         raise InvalidFlowError(
-            f"gw.formats.upsert reads messages, and cannot write {rows.num_rows} rows.",
+            f"gw.formats.upsert can only read messages, so it cannot write {rows.num_rows} rows.",
             remedy="Give the sink the format of the values.",
         )
 
@@ -73,7 +73,7 @@ class UpsertMessages(MessageFormat):
         """Raise: the format only reads."""
         del schema
         raise InvalidFlowError(
-            f"{where} is to write upserts, a format that Godwit only reads.",
+            f"{where} has the format upsert, which Godwit can only read.",
             remedy="Give the sink the format of the values.",
         )
 
@@ -123,7 +123,7 @@ class UpsertMessages(MessageFormat):
 
 
 class KeyMessages(JsonMessages):
-    """Keys as JSON objects, or, of one column, as a plain text or number."""
+    """Keys as JSON objects, or, if they have one column, as plain text or a number."""
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
         """Decode keys; a key that is not an object is the value of the only column."""

@@ -1,4 +1,4 @@
-"""Data files of an Iceberg table: which an epoch replaces, how rows become files, a trial.
+"""Data files of an Iceberg table: those that an epoch replaces, writing them, and a trial write.
 
 **Upserts** replace whole files, and only files that have a row with a key of the epoch.  All other
 rows of such a file are written again as they are, also rows of other writers and repeated rows.
@@ -72,7 +72,7 @@ _FILE_BYTES: Final = 512 * 2**20  # default of the property of the table
 
 
 class ReplacedFiles:
-    """Data files that an epoch of upserts replaces, and their rows that stay.
+    """Data files that an epoch of upserts replaces, and their rows to keep.
 
     `rows`: the epoch's rows, each key once. `keys`: names of the key columns.
     """
@@ -94,7 +94,7 @@ class ReplacedFiles:
         self.rows_that_stay = [self._other_rows(table, task) for task in touched]
 
     def still_apply(self, table: Table) -> bool:
-        """Return whether they are right for a newer version of the table, too."""
+        """Return whether the files are also valid for a newer version of the table."""
         tasks = self._scan_tasks_by_path(table)
         for file in self.files:
             task = tasks.get(file.file_path)
@@ -109,7 +109,7 @@ class ReplacedFiles:
         return True
 
     def without_older(self, table: Table, rows: pa.Table, version: str) -> pa.Table:
-        """Return the epoch's rows but for those of whose key the table has a newer version."""
+        """Return the epoch's rows, without those for which the table has a newer version."""
         tasks, columns = self._scan_tasks_by_path(table), [*self._keys, version]
         typed = pa.schema([rows.schema.field(name).with_nullable(True) for name in columns])
         parts = [rows.select(columns).cast(typed)]
@@ -193,7 +193,7 @@ def _is_ordered(dtype: pa.DataType) -> bool:
 
 
 def _expression_literal(value: Any) -> Any:
-    """Return a key value as a value that Iceberg's expressions take."""
+    """Convert a key value to a value for Iceberg's expressions."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
@@ -210,7 +210,7 @@ def all_files(table: Table) -> list[DataFile]:
 
 
 def unreadable_files(table: Table) -> str | None:
-    """Return what an upsert cannot read of a table's files, as text; ``None``: nothing."""
+    """Return why an upsert cannot read some of a table's files, as text; ``None`` if it can."""
     snapshot = table.current_snapshot()
     for manifest in [] if snapshot is None else snapshot.manifests(table.io):
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
@@ -220,7 +220,7 @@ def unreadable_files(table: Table) -> str | None:
 
 
 def _unreadable_reason(file: DataFile) -> str | None:
-    """Return what an upsert cannot read of a file, as text; ``None``: nothing.
+    """Return why an upsert cannot read a file, as text; ``None`` if it can.
 
     Of ORC, pyiceberg reads times as nanoseconds, and no values of fixed types.
     """
@@ -234,7 +234,7 @@ def _unreadable_reason(file: DataFile) -> str | None:
 def change_of_files(
     transaction: Transaction, removed: Sequence[DataFile], summary: dict[str, str]
 ) -> _SnapshotProducer[Any]:
-    """Return the snapshot that a transaction makes of a table without the files `removed`.
+    """Return the transaction's snapshot that removes the files `removed` from a table.
 
     Add files to it. `summary`: its properties.
     """
@@ -255,10 +255,10 @@ def change_of_files(
 
 
 class _FileReplacement(_OverwriteFiles):
-    """Snapshot that removes and adds named files, whatever their partitions are."""
+    """Snapshot that removes and adds the given files, in any partitions."""
 
     def _build_delete_files_partition_predicate(self) -> None:
-        """Leave partitions alone: the library cannot compare all values with a partition's."""
+        """Ignore partitions: the library cannot compare all values with a partition's."""
 
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         """Return a test for manifests that may name removed files."""
@@ -266,11 +266,11 @@ class _FileReplacement(_OverwriteFiles):
         return lambda _: has_removed
 
     def _validate_concurrency(self) -> None:
-        """Test nothing: who repeats the commit has tested it."""
+        """No-op: the code that repeats the commit has validated it."""
 
 
 def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
-    """Write rows to data files that no version of the table names yet; return these."""
+    """Write rows to data files that no version of the table refers to yet; return the files."""
     if not rows.num_rows:
         return []
     metadata = table.metadata
@@ -301,7 +301,7 @@ def data_files_of(table: Table, rows: pa.Table) -> list[DataFile]:
 
 
 class _Outputs(FileIO):
-    """Files of a store, where the paths of files to write are noted."""
+    """Files of a store, with a record of the paths to be written."""
 
     def __init__(self, store: FileIO) -> None:
         super().__init__(store.properties)
@@ -313,7 +313,7 @@ class _Outputs(FileIO):
         return self._store.new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
-        """Return a file to write, and note its path."""
+        """Return a file to write, and record its path."""
         self.paths.append(location)
         return self._store.new_output(location)
 
@@ -323,19 +323,19 @@ class _Outputs(FileIO):
 
 
 def delete_files(table: Table, files: Iterable[DataFile]) -> None:
-    """Delete data files that no version of the table names, as far as that is possible."""
+    """Try to delete data files that no version of the table refers to."""
     _try_to_delete(table, (file.file_path for file in files))
 
 
 def _try_to_delete(table: Table, paths: Iterable[str]) -> None:
-    """Delete files by their paths, as far as that is possible."""
+    """Try to delete files by their paths."""
     for path in paths:
         with contextlib.suppress(Exception):  # it is only space
             table.io.delete(path)
 
 
 class _Partition(PartitionKey):
-    """Partition of rows; several fields may be of one column."""
+    """Partition of rows; several fields may have the same source column."""
 
     @cached_property
     def partition(self) -> Record:
@@ -343,7 +343,7 @@ class _Partition(PartitionKey):
         return Record(*(self._stored_partition_value(value) for value in self.field_values))
 
     def to_path(self) -> str:
-        """Return the directory of the partition's files, whose names are short for every store."""
+        """Return the directory of the partition's files, with names short enough for any store."""
         parts = super().to_path().split("/")
         return "/".join(map(_short_name, parts))
 
@@ -355,7 +355,7 @@ class _Partition(PartitionKey):
 
 
 def _short_name(name: str) -> str:
-    """Return the name of a directory, cut if it is long; readers look into manifests, not at it."""
+    """Return the name of a directory, truncated if it is long, since readers use manifests."""
     if len(name) <= _LONGEST_NAME:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
@@ -398,7 +398,7 @@ def _rows_by_partition(
 
 
 def _source_column(schema: Schema, source_id: int, rows: pa.Table) -> pa.ChunkedArray:
-    """Return the column, or the field within a column of structs, that a partition is made of."""
+    """Return a partition's source: a column, or a field within a column of structs."""
     name = schema.find_column_name(source_id)
     if name is None:
         msg = f"the partition's source field {source_id} is not a column"
@@ -410,7 +410,7 @@ def _source_column(schema: Schema, source_id: int, rows: pa.Table) -> pa.Chunked
 
 
 def _distinguishable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return partition values so that grouping them tells -0.0 from 0.0, and not NaN from NaN."""
+    """Encode partition values so that groups distinguish -0.0 from 0.0, but not NaN from NaN."""
     if not pa.types.is_floating(values.type):
         return values
     number = pa.int32() if values.type == pa.float32() else pa.int64()
@@ -419,7 +419,7 @@ def _distinguishable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def try_to_write(table: Table, schema: pa.Schema, names: Collection[str]) -> None:
-    """Write a row with columns of `schema` as an epoch is written, and remove it; or raise.
+    """Write a row with columns of `schema` as for an epoch, and remove it; or raise.
 
     Everything is done but the commit: no version of the table ever has the row. `names`: columns of
     the rows of epochs, which have null in the others.
@@ -446,7 +446,7 @@ def try_to_write(table: Table, schema: pa.Schema, names: Collection[str]) -> Non
 
 
 def _one_value_array(dtype: pa.DataType) -> pa.Array:
-    """Return an array with one value of a type that is not null, at any depth but a map's."""
+    """Return an array with one value of a type, which is not null at any depth outside of maps."""
     if pa.types.is_struct(dtype):
         return pa.StructArray.from_arrays(
             [_one_value_array(f.type) for f in dtype], fields=list(dtype)

@@ -1,4 +1,4 @@
-"""Filters on rows as the library's expressions, which find files that cannot have such rows."""
+"""Filters on rows as the library's expressions, for pruning data files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _EXPRESSIONS: Final[Mapping[str, Callable[[str, Any], BooleanExpression]]] = {
 def expression_of(
     groups: Sequence[Sequence[Predicate]], names: Mapping[str, str | None], schema: Schema
 ) -> BooleanExpression:
-    """Return filters as the library's expression, which holds for all rows that the filters take.
+    """Convert filters to the library's expression, which holds for all rows that they accept.
 
     `names`: those of the columns in `schema`. A predicate is left out if the library compares its
     value in another way than Arrow does, as a decimal or a float of 32 bits.
@@ -87,7 +87,7 @@ def expression_of(
 
 
 def columns_cut_with_overflow(spec: PartitionSpec, schema: Schema) -> set[str]:
-    """Return the columns by whose partitions files must not be left out.
+    """Return the columns whose partitions must not be used to skip files.
 
     The smallest integers, truncated to the multiple below, overflow: writers put them into a
     partition of large numbers, where the library does not look for them.
@@ -109,7 +109,7 @@ def _is_comparable(dtype: IcebergType, value: Any) -> bool:
 
 
 def _filter_literal(value: Any) -> Any:
-    """Return a value of a filter as the library takes it: times as text."""
+    """Convert a filter's value to the form that the library takes: times as text."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_filter_literal(item) for item in value]
     return value.isoformat() if isinstance(value, dt.date) else value

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 Part: TypeAlias = Literal["", "all", "step", "jump"]
 MAX_STEPS: Final = 256
-"""Steps whose pieces are remembered, and the most of an epoch."""
+"""Number of steps whose pieces are cached, and limit of an epoch."""
 _FileKey: TypeAlias = "tuple[str, tuple[Deletes, ...]]"
 _Side: TypeAlias = "tuple[Literal[-1, 1], Counter[_FileKey], list[tuple[_FileKey, ManifestEntry]]]"
 _READERS: Final = 8  # of manifests at once
@@ -81,13 +81,13 @@ class SnapshotPlace:
 
     @property
     def step(self) -> Step | None:
-        """The step that is not read to its end."""
+        """The step that is not yet read completely."""
         return Step(self.part, self.since, self.snapshot) if self.part else None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Way from the rows of a snapshot to those of another."""
+    """Transition from the rows of a snapshot to those of another."""
 
     part: Part
     since: int | None
@@ -171,7 +171,7 @@ class History:
             return self.metadata.current_snapshot_id
         raise SourceError(
             f"The Iceberg table {self._name_in_errors!r} has no branch {self._branch!r}.",
-            remedy="Create the branch, or give another one, branch=.",
+            remedy="Create the branch, or give another one by branch=.",
             table=self._name_in_errors,
         )
 
@@ -249,7 +249,7 @@ class History:
             f"has been read up to snapshot {snapshot}, which did not lead to snapshot {goal} of "
             f"branch {self._branch!r}: the table was rolled back or replaced, or snapshots in "
             "between have expired",
-            "Read changes=True, which deletes the rows that left the table; or start a new query, "
+            "Use changes=True, which deletes the rows that left the table; or start a new query, "
             "with a new checkpoint.",
         )
 
@@ -265,7 +265,7 @@ class History:
         return self._known_pieces[step]
 
     def added(self, step: Step) -> tuple[int, int] | None:
-        """Return about how many rows and bytes a step adds; ``None``: unknown before it is read.
+        """Estimate the rows and bytes that a step adds; ``None``: unknown before it is read.
 
         Of a step that is not read yet, the summary of its snapshot tells.
         """
@@ -300,12 +300,12 @@ class History:
             return []
         raise self._source_error(
             f"has snapshot {snapshot.snapshot_id}, which updates or deletes rows",
-            'Read changes=True; or leave such snapshots out, on_change="skip"; or start a new '
-            "query, with a new checkpoint, from a later snapshot.",
+            'Use changes=True; or skip such snapshots by on_change="skip"; or start a new query, '
+            "with a new checkpoint, from a later snapshot.",
         )
 
     def _changed_pieces(self, snapshot: Snapshot) -> list[IcebergPiece]:
-        """Return what a snapshot changed of its parent, from its own manifests."""
+        """Return the changes of a snapshot against its parent, from its own manifests."""
         manifests = snapshot.manifests(self.io)
         snapshot_id = snapshot.snapshot_id
         own_manifests = [
@@ -360,7 +360,7 @@ class History:
         after: tuple[Deletes, ...],
         snapshot: Snapshot,
     ) -> Iterator[IcebergPiece]:
-        """Yield the rows of a file that a change of its deletes takes away, or gives back."""
+        """Yield the rows of a file that a change of its delete files deletes, or restores."""
         if before == after:
             return
         if set(after) - set(before):
@@ -418,16 +418,16 @@ class History:
             file = entry.data_file
             if file.content == DataFileContent.EQUALITY_DELETES:
                 raise self._unreadable_error(
-                    "has equality deletes, as Flink writes them, which are not read",
-                    "Let the engine that wrote them compact the table (CALL "
+                    "has equality deletes, as Flink writes them, which are not supported",
+                    "Compact the table with the engine that wrote them (CALL "
                     "system.rewrite_data_files), and start a new query from that snapshot.",
                 )
             is_vector = file.file_format.name == "PUFFIN" and file[_BLOB] is not None
             if file.file_format.name != "PARQUET" and not is_vector:
                 raise self._unreadable_error(
-                    f"has deletes in {file.file_format.name}, which are not read",
-                    "Let the engine that wrote them compact the table, and start a new query from "
-                    "that snapshot.",
+                    f"has deletes in {file.file_format.name}, which are not supported",
+                    "Compact the table with the engine that wrote them, and start a new query "
+                    "from that snapshot.",
                 )
             self._check_not_encrypted(file)
             index.add(entry)
@@ -446,7 +446,7 @@ class History:
         data_file = entry.data_file
         if data_file.file_format.name != "PARQUET":
             raise self._unreadable_error(
-                f"has data files in {data_file.file_format.name}, and only Parquet is read",
+                f"has data files in {data_file.file_format.name}, but only Parquet is supported",
                 "Rewrite them: set 'write.format.default' = 'parquet', and CALL "
                 "system.rewrite_data_files with rewrite-all.",
             )
@@ -465,7 +465,7 @@ class History:
         )
 
     def _partition_constants(self, file: DataFile) -> Mapping[int, Any]:
-        """Return the values of identity partitions, which files need not have, by field id."""
+        """Return the values of identity partitions, which files may omit, by field id."""
         spec = self.metadata.specs()[file.spec_id]
         return {
             field.source_id: file.partition[place]
@@ -477,7 +477,7 @@ class History:
         """Raise if a file is encrypted."""
         if file.key_metadata is not None:
             raise self._unreadable_error(
-                "is encrypted, which is not read", "Read a copy that is not encrypted."
+                "is encrypted, which is not supported", "Read a copy that is not encrypted."
             )
 
     def _existing_snapshot(self, number: int | None) -> Snapshot:
@@ -491,8 +491,8 @@ class History:
         return self._source_error(
             f"no longer has snapshot {number}, from which the query continues: it has expired, or "
             "the table's history was replaced",
-            "Start a new query, with a new checkpoint, from the newest snapshot. Let snapshots "
-            "expire later than a query stops or lags behind (history.expire.max-snapshot-age-ms), "
+            "Start a new query, with a new checkpoint, from the newest snapshot. Keep snapshots "
+            "for longer than a query stops or lags behind (history.expire.max-snapshot-age-ms), "
             "or keep them by a tag.",
         )
 
@@ -513,7 +513,7 @@ def _is_added(entry: ManifestEntry, snapshot: int) -> bool:
 
 
 def _is_change(entry: ManifestEntry, snapshot: int) -> bool:
-    """Return whether an entry of a snapshot's own manifest is a change of it."""
+    """Return whether an entry of a snapshot's own manifest is a change by that snapshot."""
     return entry.status == ManifestEntryStatus.DELETED or _is_added(entry, snapshot)
 
 

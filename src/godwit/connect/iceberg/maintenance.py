@@ -1,4 +1,4 @@
-"""Maintenance of an Iceberg table: small files are rewritten, old snapshots and files removed.
+"""Maintenance of an Iceberg table: rewrite small files, remove old snapshots and files.
 
 A compaction is a snapshot of the operation ``replace``, which readers of changes skip, as the
 specification has it.  It is committed only if all files that it replaces are in the table with the
@@ -47,7 +47,7 @@ _ATTEMPTS: Final = 5  # to remove snapshots, while others commit
 def maintain_table(
     table: Table, policy: Maintenance, repeating: Callable[[Table, Callable[[Table], None]], Table]
 ) -> Maintained:
-    """Compact a table and remove its old snapshots, as far as the policy asks for it.
+    """Compact a table and remove its old snapshots, as the policy says.
 
     `repeating`: makes a table whose commits are repeated after a test on the newest version.
 
@@ -66,7 +66,7 @@ def maintain_table(
 
 
 def _worth_compacting(table: Table, policy: Maintenance) -> Iterator[list[FileScanTask]]:
-    """Yield the small files of each partition that has too many, as many as are rewritten at once.
+    """Yield the small files of each partition that has too many, in groups to rewrite at once.
 
     Files with equality deletes, and in formats that lose values, are left alone.
     """
@@ -144,7 +144,7 @@ class _Compaction(_FileReplacement):
 
 
 def _expire_snapshots(table: Table, retain_s: float) -> Maintained:
-    """Remove snapshots older than `retain_s` seconds, and the files that only they have."""
+    """Remove snapshots older than `retain_s` seconds, and the files that only they refer to."""
     for attempt in range(_ATTEMPTS):
         try:
             return _expire_once(table, retain_s)
@@ -186,7 +186,7 @@ def _delete_files_of(
     expired_manifests: dict[str, ManifestFile],
     remaining: Sequence[Snapshot],
 ) -> int:
-    """Delete the files of expired snapshots that none of those that are left has; count data files.
+    """Delete the files of expired snapshots that no other snapshot has; count data files.
 
     `expired_manifests`: path → manifest of the expired ones.
     """
@@ -221,6 +221,6 @@ def _delete_files_of(
 
 
 def _files_in(table: Table, manifest: ManifestFile, *, live: bool) -> Iterator[DataFile]:
-    """Yield the files that a manifest names; `live`: without those that it says are deleted."""
+    """Yield the files in a manifest; `live`: without those that it marks as deleted."""
     for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=live):
         yield entry.data_file

@@ -1,4 +1,4 @@
-"""Repairs of pyiceberg, in force once this module is imported.
+"""Patches of pyiceberg, applied when this module is imported.
 
 - Null lists and maps of structs stay null; the library makes them empty ones.
 - Partition values of type double are read whole. The library's compiled decoder rounds them to 32
@@ -48,7 +48,7 @@ class _NullsKept(ArrowProjectionVisitor):
 
 
 def _with_nulls_of(before: pa.Array | None, after: pa.Array | None) -> pa.Array | None:
-    """Return a converted array with null where it was null before."""
+    """Return a converted array with the nulls that it had before."""
     if before is None or after is None or before.null_count == after.null_count:
         return after
     rows = pa.array(range(len(before)))

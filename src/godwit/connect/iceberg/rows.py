@@ -55,14 +55,14 @@ class _Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """How the files of a table are read now; a value that can be pickled."""
+    """How the files of a table are currently read; a value that can be pickled."""
 
     properties: Mapping[str, str] = field(repr=False)  # of the store, with credentials
     name_mapping: NameMapping | None
     format_version: int
 
     def file(self, location: str, size: int) -> tuple[_Place, File]:
-        """Return where a file is, and the file."""
+        """Return the location of a file, and the file."""
         scheme, host, path = PyArrowFileIO.parse_location(location, dict(self.properties))
         store = _cached_file_io(tuple(sorted(self.properties.items())))
         place = _Place(store.fs_by_scheme(scheme, host))
@@ -147,7 +147,7 @@ class _Deleted:
         self._access, self._path = access, path
 
     def rows_of(self, files: Sequence[Deletes]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the rows that delete files name, in order."""
+        """Return the row numbers in delete files, in order."""
         parts = [self._read_deleted_positions(file) for file in files]
         return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
@@ -173,7 +173,7 @@ def _as_integers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 def _constant_column(
     value: Any, column: NestedField, target: pa.Field, count: int, path: str
 ) -> pa.Array:
-    """Return a column of equal values: of an identity partition, a default, or null."""
+    """Return a constant column: a value of an identity partition, a default, or null."""
     if value is None:
         return pa.nulls(count, target.type)
     stored = pa.scalar(value, schema_to_pyarrow(column.field_type, include_field_ids=False))
@@ -183,7 +183,7 @@ def _constant_column(
 def _requested_nested(
     rows: pa.RecordBatch, column: NestedField, file_schema: Schema, access: Access
 ) -> pa.Array:
-    """Return a nested column of a file as the table has it."""
+    """Return a nested column of a file with the table's fields."""
     batch = _to_requested_schema(
         Schema(column),
         file_schema,
@@ -195,6 +195,6 @@ def _requested_nested(
 
 
 def place_of_table(properties: Mapping[str, Any], catalog: str, table: str) -> str:
-    """Return a text that identifies a table, whatever its catalog is called; without secrets."""
+    """Return a text that identifies a table, independent of its catalog's name; without secrets."""
     uri = properties.get("uri")
     return f"iceberg:{shown_uri(str(uri)) if uri else catalog}:{table}"

@@ -130,7 +130,7 @@ class IcebergSink(TargetSink):
 
     @property
     def place(self) -> str:
-        """Text that identifies the table, whatever the catalog is called."""
+        """Text that identifies the table, independent of the catalog's name."""
         return place_of_table(self._properties, self._catalog_name, self._table_name)
 
     @property
@@ -139,10 +139,10 @@ class IcebergSink(TargetSink):
         return self._maintenance
 
     def maintain(self) -> Maintained:
-        """Compact the table and expire its snapshots, as far as the policy asks for it."""
+        """Compact the table and expire its snapshots, as the policy says."""
         if self._maintenance is None:
             return Maintained()
-        with self._translating_errors("cannot be maintained", "It is tried again."):
+        with self._translating_errors("cannot be maintained", "It will be retried."):
             catalog = load_catalog(self._catalog_name, **self._properties)
             with contextlib.closing(catalog):
                 return maintain_table(
@@ -214,51 +214,49 @@ class IcebergSink(TargetSink):
         version = table.metadata.format_version
         if version == 1:  # whose snapshots have no numbers
             raise self._target_error(
-                "the table is of format version 1, of which a roll-back could not be noticed",
+                "the table is of format version 1, in which a roll-back could not be detected",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
         if version > _MAX_FORMAT_VERSION:
             raise self._target_error(
-                f"the table is of format version {version}, which pyiceberg reads but does not "
-                "write",
-                "Use a table of format version 2. A table cannot return to it: create one, "
-                "TBLPROPERTIES ('format-version' = '2'), and copy the rows.",
+                f"the table is of format version {version}, which pyiceberg can read but not write",
+                "Use a table of format version 2. A table cannot be downgraded: create another "
+                "one, with TBLPROPERTIES ('format-version' = '2'), and copy the rows.",
             )
         properties = table.properties
         file_format = properties.get("write.format.default", "parquet").lower()
         if file_format != "parquet":
             raise self._target_error(
-                f"the table's data files are to be in {file_format.upper()}, which pyiceberg does "
-                "not write",
-                "ALTER TABLE ... SET TBLPROPERTIES ('write.format.default' = 'parquet'). Files in "
-                "other formats may stay, if epochs are appended.",
+                f"the format of the table's data files is {file_format.upper()}, which pyiceberg "
+                "cannot write",
+                "ALTER TABLE ... SET TBLPROPERTIES ('write.format.default' = 'parquet'). "
+                "Existing files in other formats are no problem if epochs are appended.",
             )
         if "encryption.key-id" in properties:
             raise self._target_error(
-                "the table is encrypted, and pyiceberg would write files that are not",
+                "the table is encrypted, but pyiceberg would write unencrypted files",
                 "Write to a table without encryption.key-id.",
             )
 
     def _check_files(self, table: Table) -> None:
-        """Raise if rows cannot be written as the table wants them, or its rows cannot be read."""
+        """Raise if rows cannot be written in the table's format, or its rows cannot be read."""
         with self._translating_errors(
-            "pyiceberg cannot write rows to the table as it is to be written "
-            f"({_shown_format(table)})",
+            f"pyiceberg cannot write rows in the format of the table ({_shown_format(table)})",
             "Check the credentials, the table's partitions and its properties (write.*).",
         ):
             if self._merge_keys and (what := unreadable_files(table)) is not None:
                 raise self._target_error(
-                    f"the table {what}, which pyiceberg does not read, or not all values of, so "
-                    "that rows with the keys of an epoch cannot be replaced",
-                    "Let the engine that wrote them compact the table (CALL "
+                    f"the table {what}, which pyiceberg cannot read, or not completely, so rows "
+                    "with the keys of an epoch cannot be replaced",
+                    "Compact the table with the engine that wrote them (CALL "
                     "system.rewrite_data_files, with rewrite-all), or append epochs to it.",
                 )
             try:
                 try_to_write(table, self._schema, self._own_schema.names)
             except NotInstalledError as error:
                 raise self._target_error(
-                    f"the table's partitions are computed by a package that is absent: {error}",
-                    "pip install 'godwit-streams[iceberg]'",
+                    f"the table's partitions need a package that is not installed: {error}",
+                    "Run pip install 'godwit-streams[iceberg]'",
                 ) from error
 
     def _load_or_create(self) -> Table:
@@ -362,8 +360,8 @@ class IcebergSink(TargetSink):
             oldest = snapshot
         if undone:
             raise self._target_error(
-                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} was made by another "
-                "writer, and would be undone too",
+                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} was written by "
+                "another writer, and would be undone too",
                 'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
                 "; or use another table.",
             )
@@ -392,7 +390,8 @@ class IcebergSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be committed",
-            "Either all of it is in the table or none; fix the cause and start the query again.",
+            "The table has either all of the epoch or none of it; fix the cause and start the "
+            "query again.",
             epoch=output.epoch,
         ):
             retries = CommitRetries(self._retry_policy)
@@ -421,8 +420,9 @@ class IcebergSink(TargetSink):
             raise self._target_error(
                 "was rolled back to a snapshot before the last epoch that was delivered to it in "
                 "this run",
-                "Return to its newest snapshot; or start from a backup of the checkpoint that is "
-                'as old; or continue without the epochs in between, on_divergence="new_writer".',
+                "Return to its newest snapshot; or start from a backup of the checkpoint from "
+                "that time; or continue without the epochs in between, with "
+                'on_divergence="new_writer".',
                 epoch=epoch,
             )
         return last is not None and last.epoch >= epoch
@@ -459,11 +459,11 @@ class IcebergSink(TargetSink):
             rows = self._without_deletes(rows)
 
         def check_repetition(refreshed: Table) -> None:
-            """Raise if a commit must not be repeated as it is on a newer version of the table."""
+            """Raise if a commit must not be repeated unchanged on a newer version of the table."""
             metadata = refreshed.metadata
             last = self._last_epoch_in(metadata)
             if retries is not None and last is not None and last.epoch >= point.epoch:
-                raise _EpochIsThereError("The epoch is in the table.")
+                raise _EpochIsThereError("The epoch is already in the table.")
             if (
                 metadata.current_schema_id != metadata_before.current_schema_id
                 or metadata.default_spec_id != metadata_before.default_spec_id
@@ -473,7 +473,7 @@ class IcebergSink(TargetSink):
                 )
                 or (replaced is not None and not replaced.still_apply(refreshed))
             ):
-                raise CommitFailedException("The rows were made of an older snapshot.")
+                raise CommitFailedException("The rows were computed from an older snapshot.")
 
         files = data_files_of(table, rows)
         removed = all_files(table) if complete else [] if replaced is None else replaced.files
@@ -505,7 +505,7 @@ class IcebergSink(TargetSink):
 
 @contextlib.contextmanager
 def _trial_properties(properties: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """Context with properties of a catalog that may be opened without a new SQLite file.
+    """Context with properties of a catalog, to open it without creating a SQLite file.
 
     An absent file is created in a temporary directory: another sink may create the real one
     meanwhile, so it could not be removed again.
@@ -525,7 +525,7 @@ def _trial_properties(properties: Mapping[str, str]) -> Iterator[Mapping[str, st
 
 
 def _at_once_with_others(create: Callable[[], _Created]) -> _Created:
-    """Return what `create` returns; repeat it where another sink creates the same at that moment.
+    """Return the result of `create`; repeat it if another sink creates the same concurrently.
 
     A catalog in an SQL database looks whether its tables and a namespace exist, and creates them in
     a second step, which the database refuses if they exist by then.
@@ -540,18 +540,18 @@ def _at_once_with_others(create: Callable[[], _Created]) -> _Created:
 
 
 class _EpochIsThereError(Exception):
-    """The epoch was committed meanwhile: by another driver, or by a commit whose answer was lost.
+    """The epoch was committed meanwhile, by another driver or by a commit whose reply was lost.
 
     Not an error that the library takes for a refused commit, after which it deletes the files.
     """
 
 
 class _NoTimeLeftError(CommitFailedException):
-    """Other writers committed too often for too long; a refused commit, like its base."""
+    """Other writers committed too often for too long; a kind of refused commit, like its base."""
 
 
 class _EpochTable(Table):
-    """Table whose commit is repeated only where that is right, and as `CommitRetries` says."""
+    """Table whose commit is repeated only if that is safe, with the limits of `CommitRetries`."""
 
     def __init__(
         self, table: Table, check: Callable[[Table], None], retries: CommitRetries
@@ -580,7 +580,7 @@ class _EpochTable(Table):
     def refresh(self) -> Table:
         """Load the newest metadata, so that a commit can be repeated; raise if it must not be."""
         if not self._retries.wait_after_conflict():
-            raise _NoTimeLeftError("The time is up.")
+            raise _NoTimeLeftError("The time limit for repeated commits is exceeded.")
         refreshed = super().refresh()
         self._retries.begin(self.last_sequence_number, _last_writer(self.metadata))
         self._check(self)
@@ -622,7 +622,7 @@ def _existing_ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def _last_writer(metadata: TableMetadata) -> str:
-    """Return what made the table's current snapshot, as text for errors."""
+    """Return the writer of the table's current snapshot, as text for errors."""
     snapshot = metadata.current_snapshot()
     summary = None if snapshot is None else snapshot.summary
     if summary is None:
@@ -642,7 +642,7 @@ def _shown_format(table: Table) -> str:
 
 
 def _is_first(snapshot: Snapshot) -> bool:
-    """Return whether a snapshot is the first that its table ever had."""
+    """Return whether a snapshot is the first one in its table's history."""
     return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
 
 
@@ -659,7 +659,7 @@ def _epoch_of_snapshot(snapshot: Snapshot, query_id: str, writer: str) -> Histor
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:
-    """Return columns of rows as columns of a new table; raises anything if a table has no such."""
+    """Return columns of rows as columns of a new table; raises any error for unsupported types."""
     schema = Catalog._convert_schema_if_needed(columns)  # noqa: SLF001  as it creates tables
     converted = assign_fresh_schema_ids(schema)
     converted.as_arrow()
@@ -689,7 +689,7 @@ def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _common_type_of(schema: pa.Schema, name: str) -> object:
-    """Return a column's type in the form that Arrow and Iceberg share; ``None`` without one."""
+    """Return a column's type in the form that Arrow and Iceberg share, if there is one."""
     return _common_type(schema.field(name).type) if name in schema.names else None
 
 

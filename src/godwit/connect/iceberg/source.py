@@ -73,8 +73,8 @@ class IcebergSource(Source):
             self._secrets |= Secrets.of_uri(str(text))
         if snapshot is not None and tag is not None:
             raise SourceError(
-                f"The source of the Iceberg table {table!r} has snapshot= and tag=.",
-                remedy="Give one of them.",
+                f"The source of the Iceberg table {table!r} has both snapshot= and tag=.",
+                remedy="Give only one of them.",
             )
         self._rows = TableRows.checked(
             rows,
@@ -100,7 +100,7 @@ class IcebergSource(Source):
         self._forget_table()
 
     def _forget_table(self) -> None:
-        """Forget what only the driver knows of the table."""
+        """Clear the driver's caches of the table."""
         self._catalog: Catalog | None = None
         self._access: Access | None = None
         self._history: History | None = None
@@ -111,7 +111,7 @@ class IcebergSource(Source):
         return f"<{self.identity}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what the driver knows; copies read splits only."""
+        """Return the state without the driver's caches; copies only read splits."""
         driver = {"_catalog", "_access", "_history", "_known_pieces", "_splitter"}
         return {name: value for name, value in self.__dict__.items() if name not in driver}
 
@@ -136,7 +136,7 @@ class IcebergSource(Source):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The table, if its main branch is read, to which sinks write."""
+        """The table, if the main branch is read, which is the one that sinks write to."""
         if self._branch != "main":
             return ()
         return (place_of_table(self._properties, self._catalog_name, self._table_name),)
@@ -159,14 +159,14 @@ class IcebergSource(Source):
         version = table.metadata.format_version
         if version > _MAX_FORMAT_VERSION:
             raise SourceError(
-                f"The Iceberg table {self._table_name!r} is of format version {version}, and up to "
-                f"{_MAX_FORMAT_VERSION} is read.",
+                f"The Iceberg table {self._table_name!r} has format version {version}, but only "
+                f"versions up to {_MAX_FORMAT_VERSION} are supported.",
                 remedy="Read a table of an earlier format.",
                 table=self._table_name,
             )
         if "encryption.key-id" in table.properties:
             raise SourceError(
-                f"The Iceberg table {self._table_name!r} is encrypted, which is not read.",
+                f"The Iceberg table {self._table_name!r} is encrypted, which is not supported.",
                 remedy="Read a copy that is not encrypted.",
                 table=self._table_name,
             )
@@ -197,10 +197,10 @@ class IcebergSource(Source):
         return self._history
 
     def _report_skipped(self, snapshot: int) -> None:
-        """Report a snapshot that is left out."""
+        """Report a snapshot that is skipped."""
         self.report(
             f"Snapshot {snapshot} of the Iceberg table {self._table_name!r} updates or deletes "
-            "rows, and is left out."
+            "rows, and is skipped."
         )
 
     def _file_test(self, metadata: TableMetadata, table: Table) -> Callable[[DataFile], bool]:
@@ -241,7 +241,7 @@ class IcebergSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns that were chosen, by default those of the newest version."""
+        """Columns that were selected, by default those of the newest version."""
         self._look_up_columns()
         return self._schema
 
@@ -283,7 +283,7 @@ class IcebergSource(Source):
         return self._reader
 
     def _check_columns(self, metadata: TableMetadata) -> None:
-        """Raise if the newest version lacks a column that is read, or gave it another type.
+        """Raise if the newest version lacks a column that is read, or has changed its type.
 
         Columns that are new are reported.
         """
@@ -293,8 +293,7 @@ class IcebergSource(Source):
         if new_names and self._rows.names is None:
             self.report(
                 f"The Iceberg table {self._table_name!r} has new columns {listing(new_names)}, "
-                "which the "
-                "query reads once it was started again."
+                "which the query will read after a restart."
             )
         for name, field in self._look_up_columns().columns.items():
             for inner in Schema(field)._lazy_id_to_field.values():  # noqa: SLF001
@@ -302,12 +301,12 @@ class IcebergSource(Source):
                 if current is None:
                     change = "has been dropped from it"
                 elif current.field_type.is_primitive and current.field_type != inner.field_type:
-                    change = f"is of type {current.field_type} now, not {inner.field_type}"
+                    change = f"now has type {current.field_type}, not {inner.field_type}"
                 else:
                     continue
                 raise SourceError(
                     f"The column {name!r} of the Iceberg table {self._table_name!r} {change}.",
-                    remedy="Start the query again; it then has the columns of the newest version.",
+                    remedy="Start the query again, to read the columns of the newest version.",
                     table=self._table_name,
                     column=name,
                 )
@@ -315,7 +314,7 @@ class IcebergSource(Source):
     # -- progress ---------------------------------------------------------------------------------
 
     def open(self, position: Position | None) -> None:
-        """Load the table; raise if it cannot be read on from `position`."""
+        """Load the table; raise if reading cannot continue from `position`."""
         self._start_position = None
         history = self._newest_history()
         if position is None:
@@ -350,7 +349,7 @@ class IcebergSource(Source):
         elif metadata.snapshot_by_id(number) is None:
             raise SourceError(
                 f"The Iceberg table {self._table_name!r} has no snapshot {number}.",
-                remedy="It may have expired. Give a later one, or leave snapshot= out.",
+                remedy="It may have expired. Give a later one, or omit snapshot=.",
                 table=self._table_name,
             )
         place = SnapshotPlace(table=str(metadata.table_uuid), snapshot=number)
@@ -361,7 +360,7 @@ class IcebergSource(Source):
         return SnapshotPlace(table=str(history.metadata.table_uuid), snapshot=history.head)
 
     def _checked_place(self, history: History, position: Position) -> SnapshotPlace:
-        """Return the place of a position; raise if it is one of another table."""
+        """Return the place of a position; raise if it belongs to another table."""
         place = SnapshotPlace.decoded(position)
         if place.table != str(history.metadata.table_uuid):
             raise SourceError(
@@ -422,8 +421,8 @@ class IcebergSource(Source):
         return [replace(split, payload=(self._access, split.payload)) for split in splits]
 
     def file_of(self, piece: IcebergPiece) -> tuple[FilePlace, File]:
-        """Return where a piece's file is."""
-        assert self._access is not None, "known since the table was loaded"
+        """Return the location of a piece's file."""
+        assert self._access is not None, "known after the table is loaded"
         return self._access.file(piece.path, piece.size)
 
     def reading_piece(self, piece: IcebergPiece) -> AbstractContextManager[None]:
@@ -433,7 +432,7 @@ class IcebergSource(Source):
     # -- rows -------------------------------------------------------------------------------------
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; raise if one of its files is gone or cannot be read."""
+        """Yield the rows of a split; raise if one of its files is missing or unreadable."""
         reader = self._look_up_columns()
         access, pieces = split.payload
         for piece in pieces:
@@ -450,10 +449,11 @@ class IcebergSource(Source):
         except FileNotFoundError as error:
             of_snapshot = "" if piece is None else f" of snapshot {piece.snapshot}"
             raise SourceError(
-                f"The {what}{of_snapshot} of the Iceberg table {self._table_name!r} is gone: its "
-                "snapshot expired before it was read, or the files were removed by hand.",
-                remedy="Start a new query, with a new checkpoint, from the newest snapshot. Let "
-                "snapshots expire later than a query stops or lags behind "
+                f"The {what}{of_snapshot} of the Iceberg table {self._table_name!r} no longer "
+                "exists: its snapshot expired before it was read, or its files were removed by "
+                "hand.",
+                remedy="Start a new query, with a new checkpoint, from the newest snapshot. Keep "
+                "snapshots for longer than a query stops or lags behind "
                 "(history.expire.max-snapshot-age-ms).",
                 table=self._table_name,
             ) from self._secrets.cause(error)
@@ -462,8 +462,8 @@ class IcebergSource(Source):
             raise SourceError(
                 f"The {what} of the Iceberg table {self._table_name!r} cannot be read: "
                 f"{self._secrets.hide(text)}.",
-                remedy="Check the catalog's properties (catalog=...), credentials, and that other "
-                "engines can read the table.",
+                remedy="Check the catalog's properties (catalog=...), the credentials, and "
+                "whether other engines can read the table.",
                 table=self._table_name,
             ) from self._secrets.cause(error)
 

@@ -1,1 +1,1 @@
-"""Kafka: topics to read from and to write to."""
+"""Kafka: reading from topics and writing to topics."""

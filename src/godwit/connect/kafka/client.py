@@ -86,7 +86,7 @@ _OFTEN_S: Final = 0.1
 
 
 class KafkaFailedError(Exception):
-    """The cluster refused or failed a request; the text has no secrets in it."""
+    """The cluster refused a request, or failed to answer it; the text has no secrets."""
 
     def __init__(self, text: str, *, code: int | None = None, refused: bool = False) -> None:
         super().__init__(text)
@@ -98,7 +98,7 @@ class KafkaFailedError(Exception):
 
 
 class LibraryLog:
-    """Logger for clients: passes a few lines of each kind on, and counts the others.
+    """Logger for clients that passes on a few lines of each kind, and counts the others.
 
     librdkafka logs a line each millisecond while it looks for a broker that it has dropped.
     """
@@ -121,7 +121,7 @@ class LibraryLog:
         if lines >= _LINES:
             return
         if left_out:
-            text, args = text + " (%d lines of its kind were left out before)", (*args, left_out)
+            text, args = text + " (%d similar lines were suppressed before)", (*args, left_out)
         self._logger.log(level, text, *args)
 
 
@@ -138,7 +138,7 @@ class ErrorLog:
         self._errors: deque[tuple[float, KafkaError]] = deque(maxlen=8)
 
     def __call__(self, error: KafkaError) -> None:
-        """Take note of an error, from any thread."""
+        """Record an error; called from any thread."""
         self._errors.append((time.monotonic(), error))
 
     def since(self, start_s: float) -> list[KafkaError]:
@@ -198,7 +198,7 @@ class KafkaSettings:
     def wait_for(
         self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
     ) -> T:
-        """Return the result of `future`; raise `KafkaFailedError` if there is none in time.
+        """Return the result of `future`; raise `KafkaFailedError` after a time-out.
 
         `start_s`: monotonic time of the request. `poll`: the client's, called while waiting, so
         that it reports errors to `log`.
@@ -223,7 +223,7 @@ def _is_kafka(error: BaseException) -> bool:
 
 
 def _stable_text(value: object) -> str:
-    """Return a setting's value as text that is the same in every process."""
+    """Return a setting's value as text, identical in every process."""
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
     return str(value)
@@ -243,14 +243,14 @@ _OURS: Final = {
     "enable.idempotence": None,
     "transaction.timeout.ms": "transaction_timeout",
 }
-"""Settings that are Godwit's → the option for them; ``None`` if there is none."""
+"""Settings that Godwit controls → the option for them; ``None`` if there is none."""
 
 
 _ARGUMENTS: Final = (
     *("servers", "topics", "topic", "start", "max_rows_per_epoch", "on_data_loss", "group"),
     "include",
 )
-"""Arguments that options of Spark's mean."""
+"""Option of Spark → the equivalent argument."""
 
 
 _SERVER: Final = re.compile(
@@ -268,7 +268,7 @@ def check_server(where: str, server: str) -> None:
     if separator and scheme.lower() not in _PROTOCOLS:
         shown, problem = f"{scheme}://...", "a URL"
         suggested = address.rpartition("@")[2].partition("/")[0] or "broker:9092"
-        remedy = f'Give {suggested!r} alone: "host:port" without {scheme}://.'
+        remedy = f'Give only {suggested!r}: "host:port" without {scheme}://.'
     elif (match := _SERVER.fullmatch(server)) is None or not 0 < int(match["port"]) < 2**16:
         shown = server.rpartition("@")[2]
         problem, remedy = "not host:port", 'Give "host:port", as in "broker:9092".'
@@ -287,9 +287,9 @@ def check_topic(where: str, name: str) -> None:
     parts = [part.strip() for part in name.split(",")]
     listed = f"A source takes a list of topics, {parts!r}. " if len(parts) > 1 else ""
     raise InvalidFlowError(
-        f"{where} was given the topic {name!r}, which cannot be the name of one.",
+        f"{where} has the topic {name!r}, which is not a valid name.",
         remedy=f"{listed}A name has letters, digits, '.', '_' and '-', at most 249; it is not "
-        "pattern.",
+        "a pattern.",
     )
 
 
@@ -300,7 +300,7 @@ def check_settings(
     names = [servers] if isinstance(servers, str) else list(servers)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidFlowError(
-            f"{where} was given no servers.", remedy='Give "host:port", or a list of them.'
+            f"{where} has no servers.", remedy='Give "host:port", or a list of them.'
         )
     for name in (part for listed in names for part in listed.split(",")):
         check_server(where, name.strip())
@@ -313,16 +313,16 @@ def check_settings(
         if name in _OURS:
             option = _OURS[name]
             raise InvalidFlowError(
-                f"{where}: config has {name!r}, which Godwit decides.",
-                remedy=f"Use the option {option}=..." if option else "Leave it out.",
+                f"{where}: config= has {name!r}, which Godwit sets itself.",
+                remedy=f"Use the option {option}=... instead." if option else "Leave it out.",
             )
         if str(name).startswith("kafka.") or spark_argument(name, _ARGUMENTS):
             argument = spark_argument(name, _ARGUMENTS)
             raise InvalidFlowError(
-                f"{where}: config has {name!r}, which is an option of Spark only.",
-                remedy=f"Use the argument {argument}=."
+                f"{where}: config= has {name!r}, which is an option only of Spark.",
+                remedy=f"Use the argument {argument}= instead."
                 if argument
-                else f"Write {name.removeprefix('kafka.')!r}; its names are librdkafka's.",
+                else f"Write {name.removeprefix('kafka.')!r}; config= takes librdkafka's names.",
             )
     return KafkaSettings(
         servers=",".join(name.strip() for name in names),
@@ -351,7 +351,7 @@ def dataset_of_topic(servers: str, topic: str) -> str:
 
 
 class ClusterAdmin:
-    """Questions to a cluster, each answered within the settings' time or by an error."""
+    """Requests to a cluster, each answered within the settings' time-out, or failing."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -394,7 +394,7 @@ class ClusterAdmin:
     def offsets(
         self, partitions: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
     ) -> dict[tuple[str, int], int]:
-        """Look up an offset of each partition; -1 if no message is as late as requested.
+        """Look up an offset of each partition; -1 if no message is that late.
 
         `partitions`: (topic, partition) → first, last, or first since a time. With `committed`,
         the last is before open transactions.
@@ -420,7 +420,7 @@ class ClusterAdmin:
                     stale = error
                 else:
                     if answer.offset == OFFSET_INVALID:  # the library's, where an answer was lost
-                        lost = f"no answer about {partition.topic} [{partition.partition}]"
+                        lost = f"no response for {partition.topic} [{partition.partition}]"
                         stale = KafkaFailedError(lost, code=KafkaError._TRANSPORT)  # noqa: SLF001
                         continue
                     offsets[partition.topic, partition.partition] = answer.offset
@@ -444,7 +444,7 @@ class ClusterAdmin:
         return self.offsets({p: OffsetSpec.latest() for p in partitions}, committed=committed)
 
     def first_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[Any, int]:
-        """Return (topic, partition) → the first offset that is not deleted."""
+        """Return (topic, partition) → the first offset that has not been deleted."""
         return self.offsets({p: OffsetSpec.earliest() for p in partitions}, committed=False)
 
     def offsets_at_time(
@@ -482,7 +482,7 @@ class ClusterAdmin:
                 raise self._settings.to_error(error, self.log, time.monotonic()) from None
 
     def _wait_for(self, future: Future[T], start_s: float) -> T:
-        """Return the cluster's answer to a request sent at `start_s`.
+        """Return the cluster's response to a request sent at `start_s`.
 
         Raise if it takes too long.
         """

@@ -60,7 +60,7 @@ class OffsetRange:
 
 
 class OffsetsLostError(Exception):
-    """A partition does not have the offsets that are to be read."""
+    """A partition no longer has the offsets that are to be read."""
 
     def __init__(self, partition: _Partition, offset: int) -> None:
         super().__init__(partition, offset)
@@ -68,7 +68,7 @@ class OffsetsLostError(Exception):
 
 
 class RangeReader:
-    """A consumer, and its fetched messages that were not asked for yet."""
+    """A consumer, and its fetched messages that no split has read yet."""
 
     def __init__(self, settings: KafkaSettings, isolation: str) -> None:
         self._settings = settings
@@ -102,7 +102,7 @@ class RangeReader:
         return sum(self._next_offsets.get(r.topic_partition) == r.begin for r in ranges)
 
     def num_partitions_followed(self, begins: Mapping[_Partition, int]) -> tuple[int, int]:
-        """Count the partitions of `begins` that this reader reads: at that offset, and at any."""
+        """Count the partitions of `begins` that this reader reads: at that or any offset."""
         followed = sum(
             self._next_offsets.get(partition) == begin for partition, begin in begins.items()
         )
@@ -155,7 +155,7 @@ class RangeReader:
                     self._discard_fetched()
 
     def _start_fetching(self, ranges: Sequence[OffsetRange]) -> None:
-        """Start fetching the messages of these ranges, unless they are being fetched."""
+        """Start fetching the messages of these ranges, unless they are already being fetched."""
         if all(self._next_offsets.get(r.topic_partition) == r.begin for r in ranges):
             return
         elsewhere = any(
@@ -250,7 +250,7 @@ class RangeReader:
         waited = KafkaException(
             KafkaError(
                 KafkaError._TIMED_OUT,  # noqa: SLF001
-                f"no message of {offset_range} came for {self._settings.timeout_s:g} s",
+                f"no message of {offset_range} arrived within {self._settings.timeout_s:g} s",
             )
         )
         failed = self._settings.to_error(waited, self._log, start_s)

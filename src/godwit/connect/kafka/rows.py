@@ -55,7 +55,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLayout:
-    """Columns of a row that make the parts of its message; picklable."""
+    """Columns of a row that form the parts of its message; picklable."""
 
     topic: str
     value: MessageFormat
@@ -79,7 +79,7 @@ class MessageLayout:
         nulls = [None] * rows.num_rows
         keys = self._message_keys(rows) if self.key else nulls
         if self.deletes and None in keys:
-            raise UnwritableError("its key is null, and no message deletes a row without a key")
+            raise UnwritableError("its key is null, but a message can delete only a row with a key")
         if self.deletes and signs_of(rows) is None:
             raise UnwritableError(NO_SIGN)
         headers = map(_message_headers, rows[self.headers].to_pylist()) if self.headers else nulls
@@ -126,7 +126,7 @@ class MessageLayout:
 
 
 def _encode_rows(message_format: MessageFormat, rows: pa.RecordBatch) -> list[Value]:
-    """Encode rows; whatever a format raises is the fault of a row, but for `NOT_OF_MESSAGES`."""
+    """Encode rows; errors of a format are the fault of a row, except for `NOT_OF_MESSAGES`."""
     try:
         values = message_format.encode(rows)
     except (UnwritableError, *NOT_OF_MESSAGES):
@@ -148,14 +148,14 @@ def _message_headers(headers: Any) -> list[tuple[str, bytes | None]] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeCheck:
-    """Finds rows that cannot be messages, or are larger than the broker takes; picklable."""
+    """Finds rows that cannot be encoded, or are larger than the broker accepts; picklable."""
 
     layout: MessageLayout
     schema: pa.Schema
     max_bytes: int
 
     def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
-        """Return the rows that the topic cannot take."""
+        """Return the rows that the topic would not accept."""
         batch = rows.cast(self.schema) if rows.schema != self.schema else rows
         try:
             if (
@@ -174,7 +174,7 @@ class SizeCheck:
 
     @property
     def _messages_per_row(self) -> int:
-        """Number of rows that a message may have: with its former row two, of unknown size."""
+        """Maximum number of rows in a message: two with the former row, of unknown size."""
         return 2 if self.layout.deletes and self.layout.value.writes_former else 1
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
@@ -207,9 +207,9 @@ class SizeCheck:
         return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
 
     def _too_large_reason(self, size_bytes: int) -> str:
-        """Return the reason, as text, why a message of `size_bytes` is refused."""
+        """Return why a message of `size_bytes` is refused, as text."""
         return (
-            f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
+            f"its message would have {size_bytes} bytes, but the topic accepts {self.max_bytes} "
             "(max.message.bytes)"
         )
 

@@ -77,15 +77,19 @@ _FENCED: Final = frozenset(
     }
 )
 _PERMANENT: Final[Mapping[int, str]] = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "Raise the topic's max.message.bytes, or make the rows smaller.",
-    KafkaError._UNKNOWN_PARTITION: "Name partitions that the topic has.",  # noqa: SLF001
+    KafkaError.MSG_SIZE_TOO_LARGE: (
+        "Increase the topic's max.message.bytes, or make the rows smaller."
+    ),
+    KafkaError._UNKNOWN_PARTITION: "Use only partitions that the topic has.",  # noqa: SLF001
     KafkaError._UNKNOWN_TOPIC: "Create the topic.",  # noqa: SLF001
     KafkaError.UNKNOWN_TOPIC_OR_PART: "Create the topic.",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Let the sink's user write to the topic.",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "Let the sink's user read and write offsets of its "
-    "group, godwit-*.",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Let the sink's user write with "
-    "transactional ids godwit-*.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Allow the sink's user to write to the topic.",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (
+        "Allow the sink's user to read and write offsets of its group, godwit-*."
+    ),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "Allow the sink's user to write with transactional ids godwit-*."
+    ),
 }
 
 
@@ -118,9 +122,7 @@ class KafkaSink(TargetSink):
     ) -> None:
         where = f"The Kafka sink on topic {topic!r}"
         if not isinstance(topic, str) or not topic:
-            raise SinkError(
-                f"The Kafka sink was given {topic!r} for a topic.", remedy="Give the topic's name."
-            )
+            raise SinkError(f"The Kafka sink has topic={topic!r}.", remedy="Give the topic's name.")
         check_topic("The Kafka sink", topic)
         self._settings = check_settings(
             where, servers, config, seconds(timeout, f"The timeout of {where}")
@@ -205,7 +207,7 @@ class KafkaSink(TargetSink):
         self._require_columns()
 
     def _check_deletes(self) -> None:
-        """Raise unless messages with one key are about one row, and go to one partition."""
+        """Raise unless messages with one key describe one row, and go to one partition."""
         layout = self._messages
         upsert_keys(self._context, layout.key)
         for option, name in (
@@ -214,14 +216,14 @@ class KafkaSink(TargetSink):
         ):
             if name is not None and name not in layout.key:
                 raise self._target_error(
-                    f"{option} names {name!r}, which is not part of the key, so that a deleted row "
-                    "may have another one",
-                    'Make it part of key; or use mode="changes", which writes all changes with '
+                    f"{option}= is {name!r}, which is not part of the key, so a deleted row may "
+                    "have a different one",
+                    'Make it part of key=; or use mode="changes", which writes all changes with '
                     "their column 'change'.",
                 )
 
     def _try_target(self) -> RowCheck:
-        """Look up the topic; a producer is not made, since it would fence that of a query."""
+        """Look up the topic, without creating a producer, which would fence that of a query."""
         with self._opening_errors():
             self._look_up_topic()
         return self._size_check
@@ -248,8 +250,8 @@ class KafkaSink(TargetSink):
         admin = ClusterAdmin(self._settings)
         if admin.topics([self._topic])[self._topic] is None:
             raise self._target_error(
-                f"has no topic {self._topic!r}: the cluster does not know it",
-                "Create it, with as many partitions as its readers need.",
+                f"cannot find topic {self._topic!r} in the cluster",
+                "Create it, with the number of partitions that its readers need.",
             )
         self._max_bytes = int(
             admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
@@ -263,7 +265,7 @@ class KafkaSink(TargetSink):
         if not self._exactly_once:
             return None
         with self._translating_errors(
-            "cannot be asked for its epochs", "Check the cluster, and start the query again."
+            "cannot look up its last epoch", "Check the cluster, and start the query again."
         ):
             group = self._open_group_consumer()
             (entry,) = group.committed(
@@ -277,7 +279,7 @@ class KafkaSink(TargetSink):
 
     def cannot_roll_back(self) -> str:
         """Return, as text, that messages cannot be removed from a topic."""
-        return "messages that are in a topic cannot be taken back"
+        return "messages in a topic cannot be deleted"
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Commit `point` as the consumer group's offset, without messages."""
@@ -293,11 +295,11 @@ class KafkaSink(TargetSink):
             return
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Readers of committed messages see it whole or not at all; fix the cause and start "
-            "the query again."
+            "Readers of committed messages see either all of it or nothing; fix the cause and "
+            "start the query again."
             if self._exactly_once
-            else "Some of its messages may be there; fix the cause and start the query again, "
-            "which writes all of them.",
+            else "Some of its messages may be in the topic; fix the cause and start the query "
+            "again, which writes all of them.",
             epoch=output.epoch,
         ):
             if self._exactly_once:
@@ -309,7 +311,7 @@ class KafkaSink(TargetSink):
         self._last_epoch = output.epoch
 
     def close(self) -> None:
-        """Close the clients; a transaction that is open is aborted."""
+        """Close the clients; an open transaction is aborted."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             producer.purge()
@@ -371,13 +373,13 @@ class KafkaSink(TargetSink):
         try:
             error = answers.get(timeout=timeout_s + _GRACE_S)
         except Empty:
-            why = f"no answer to the transaction's offsets within {timeout_s:g} s"
+            why = f"no response to the transaction's offsets within {timeout_s:g} s"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None  # noqa: SLF001
         if error is not None:
             raise error
 
     def _commit_transaction(self, producer: Producer) -> None:
-        """Commit the transaction; without an answer, repeat the commit, which is idempotent."""
+        """Commit the transaction; without a response, repeat the commit, which is idempotent."""
         start_s = time.monotonic()
         while True:
             try:
@@ -416,21 +418,20 @@ class KafkaSink(TargetSink):
             raise error
 
     def _fenced_error(self, took_s: float, error: KafkaException) -> SinkError:
-        """Return the error that the broker ended a transaction, or another producer took its id."""
+        """Return the error that the broker aborted a transaction, or that it was fenced."""
         if took_s >= self._transaction_s:
             return self._target_error(
-                f"the transaction took {took_s:.0f} s, and the broker ended it after "
+                f"the transaction took {took_s:.0f} s, but the broker aborts transactions after "
                 f"{self._transaction_s:g} s: {self.text_of(error)}",
-                "Give more time, transaction_timeout=...; the broker's bound is "
-                "transaction.max.timeout.ms.",
+                "Increase transaction_timeout=; the broker's limit is transaction.max.timeout.ms.",
             )
         return self._target_error(
-            f"another process has taken this sink over: {self.text_of(error)}",
-            "Two runs of one checkpoint write to it; let one continue.",
+            f"another process has fenced this sink: {self.text_of(error)}",
+            "Two runs of the same checkpoint write to it; stop one of them.",
         )
 
     def _abort_transaction(self, producer: Producer) -> None:
-        """Abort a transaction; if that fails, drop the producer: the next one aborts it."""
+        """Abort a transaction; if that fails, drop the producer, and the next one aborts it."""
         self._undelivered = []
         try:
             producer.abort_transaction(self._settings.timeout_s)
@@ -529,7 +530,7 @@ class KafkaSink(TargetSink):
             )
 
     def _produce_message(self, producer: Producer, message: Any) -> None:
-        """Pass one message to the producer; wait while its queue is full, up to a time-out."""
+        """Pass one message to the producer; wait, up to a time-out, while its queue is full."""
         start_s = None
         while True:
             try:
@@ -544,7 +545,7 @@ class KafkaSink(TargetSink):
                 start_s = start_s or time.monotonic()
                 if time.monotonic() - start_s > self._settings.timeout_s:
                     raise self._settings.to_error(
-                        TimeoutError("the broker has not taken messages for too long"),
+                        TimeoutError("the broker has accepted no messages until the time-out"),
                         self._log,
                         start_s,
                     ) from None
@@ -584,8 +585,8 @@ class KafkaSink(TargetSink):
         if undelivered:
             topic, error = undelivered[0]
             raise self._target_error(
-                f"{counted(len(undelivered), 'message')} not written, the first to topic "
-                f"{topic!r}: {self.text_of(KafkaException(error))}",
+                f"{counted(len(undelivered), 'message')} were not written, the first of them to "
+                f"topic {topic!r}: {self.text_of(KafkaException(error))}",
                 _PERMANENT.get(error.code(), "Check the cluster."),
             )
         if left:
@@ -597,8 +598,9 @@ class KafkaSink(TargetSink):
         layout, schema = self._messages, self._schema
         if layout.value.writes_changes and self._writing.mode == "changes":
             raise self._target_error(
-                "mode='changes' would write an update as a delete and an insert, in any order",
-                "Leave it out: events of Debezium are one for each key of an epoch.",
+                'mode="changes" would write an update as a delete and an insert, in no defined '
+                "order",
+                "Omit it, so that there is one Debezium event per key and epoch.",
             )
         for option, names in (
             ("key", layout.key),
@@ -634,7 +636,7 @@ class KafkaSink(TargetSink):
         `wanted`: the type, as text.
         """
         return self._target_error(
-            f"{option} names {name!r}, which holds {self._schema.field(name).type}",
+            f"{option}= is {name!r}, a column of type {self._schema.field(name).type}",
             f"Give a column of {wanted}.",
         )
 

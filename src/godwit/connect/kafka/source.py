@@ -74,10 +74,13 @@ _EXTRA: Final[Mapping[str, pa.DataType]] = {
     "offset": pa.int64(),
 }
 _REMEDIES: Final[Mapping[int | None, str]] = {
-    KafkaError._INVALID_ARG: "Correct the setting in config; its names and values are "  # noqa: SLF001
-    "librdkafka's.",
-    KafkaError.TOPIC_EXCEPTION: "Give a name of letters, digits, '.', '_' and '-'.",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Let the source's user read and describe the topic.",
+    KafkaError._INVALID_ARG: (  # noqa: SLF001
+        "Correct the setting in config=, which takes librdkafka's names and values."
+    ),
+    KafkaError.TOPIC_EXCEPTION: "Use only letters, digits, '.', '_' and '-' in the name.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+        "Allow the source's user to read and describe the topic."
+    ),
 }
 _UNREADABLE: Final = pa.schema(
     [
@@ -165,7 +168,7 @@ class KafkaSource(Source):
         self._bytes_per_row = float(_GUESSED_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave connections, and the sink, behind."""
+        """Return the state without connections and the sink."""
         fresh = type(self).__new__(type(self))
         vars(fresh).update(vars(self), rejects=None)
         fresh._init_unpickled()  # noqa: SLF001  its own
@@ -187,12 +190,12 @@ class KafkaSource(Source):
 
     @property
     def table_keys(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Columns that identify a row of the table, if messages are changes of one."""
+        """Columns that identify a row of the table, if the messages are changes of a table."""
         return self._format.table_keys
 
     @property
     def identity(self) -> str:
-        """Names of the topics; ids in positions tell recreated topics from earlier ones."""
+        """Names of the topics; ids in positions distinguish recreated topics from earlier ones."""
         return f"Kafka {' '.join(self._topics)}"
 
     @property
@@ -220,7 +223,7 @@ class KafkaSource(Source):
             self._check_topics(position)
 
     def start(self) -> Position:
-        with self._translating_errors("cannot tell where it begins"):
+        with self._translating_errors("cannot determine where to begin"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
@@ -268,7 +271,7 @@ class KafkaSource(Source):
         splits = [self._make_split(part) for part in _cut_ranges(ranges, rows)]
         if num_requested > total:
             missing = num_requested - total
-            description = f"{counted(missing, 'offset')} that retention deleted"
+            description = f"{counted(missing, 'offset')} that retention has deleted"
             splits.append(
                 Split(rows=0, size_bytes=0, what=description, payload=(), missing=missing)
             )
@@ -292,11 +295,11 @@ class KafkaSource(Source):
         except OffsetsLostError as error:
             topic, partition = error.topic_partition
             raise self._source_error(
-                f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
-                "more, which is yet to be read",
+                f"partition {partition} of topic {topic!r} no longer has offset {error.offset}, "
+                "which was not read yet",
                 "Start the query again: it continues without the lost messages."
                 if self._skips_lost_messages
-                else "Raise the topic's retention. To continue without the lost messages: "
+                else "Increase the topic's retention. To continue without the lost messages, use "
                 'on_data_loss="skip".',
                 topic=topic,
                 partition=partition,
@@ -307,7 +310,7 @@ class KafkaSource(Source):
 
     def lag(self, position: Position) -> Lag:
         """Return the number of offsets after `position`, and an estimate of their bytes."""
-        with self._translating_errors("cannot tell how far it is behind"):
+        with self._translating_errors("cannot determine its lag"):
             ends = self._fetched_ends(position) or self._end_offsets(position)
         rows = sum(max(0, end - _next_offset(position, *p)) for p, end in ends.items())
         return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
@@ -347,8 +350,8 @@ class KafkaSource(Source):
         before, self._last_report_error = self._last_report_error, self._settings.text_of(error)
         if before != self._last_report_error:
             self.report(
-                f"{self._name_in_errors}: offsets are not reported to group {self._group!r}: "
-                f"{self._last_report_error}"
+                f"{self._name_in_errors}: offsets could not be committed to group "
+                f"{self._group!r}: {self._last_report_error}"
             )
 
     def describe(self, position: Position) -> dict[str, Any]:
@@ -377,7 +380,7 @@ class KafkaSource(Source):
 
         `limit`: maximum rows; ``None``: no maximum. `until`: offsets not to exceed.
         """
-        with self._translating_errors("cannot tell how far it reaches"):
+        with self._translating_errors("cannot look up its end offsets"):
             self._check_topics(position)
             # Who waits for an earlier end is to hear whether it is reached.
             fetched_ends = self._fetched_ends(position) if fetched and until is None else None
@@ -453,16 +456,15 @@ class KafkaSource(Source):
             key = (topic, partition)
             if key not in first:
                 raise self._source_error(
-                    f"is to begin in partition {partition} of topic {topic!r}, which does "
-                    "not exist",
+                    f"has start= in partition {partition} of topic {topic!r}, which does not exist",
                     f"There are partitions 0 to {self._states[topic].num_partitions - 1}."
                     if topic in self._states
                     else f"Its topics are {listing(self._topics)}.",
                 )
             if not first[key] <= offset <= ends[key]:
                 raise self._source_error(
-                    f"is to begin with offset {offset} of partition {partition} of topic "
-                    f"{topic!r}, which has offsets {first[key]} to {ends[key]}",
+                    f"has start= at offset {offset} of partition {partition} of topic {topic!r}, "
+                    f"which has offsets {first[key]} to {ends[key]}",
                     "Give one of these offsets.",
                     topic=topic,
                     partition=partition,
@@ -476,7 +478,7 @@ class KafkaSource(Source):
         return self._isolation == "read_committed"
 
     def _fetched_ends(self, position: Position) -> dict[tuple[str, int], int] | None:
-        """Return the ends of the messages fetched so far; ``None``: the cluster must be asked.
+        """Return the end offsets of messages fetched so far; ``None``: they must be looked up.
 
         Without new messages the cluster is asked once a second: a connection may be broken.
         """
@@ -503,7 +505,7 @@ class KafkaSource(Source):
                 if end < begin:
                     raise self._recreated_topic(
                         topic,
-                        f"partition {number} ends at {end}, and the query has read up to {begin}",
+                        f"partition {number} ends at {end}, but the query has read up to {begin}",
                     )
                 ends[topic, number] = begin
         return ends
@@ -517,8 +519,8 @@ class KafkaSource(Source):
             for topic, state in topics.items():
                 if state is None:
                     raise self._source_error(
-                        f"has no topic {topic!r}: the cluster does not know it",
-                        "Check its name, and that its user may describe it; or create it.",
+                        f"cannot find topic {topic!r} in the cluster",
+                        "Check its name and the user's permission to describe it, or create it.",
                         topic=topic,
                     )
             self._states = {topic: state for topic in self._topics if (state := topics[topic])}
@@ -528,28 +530,30 @@ class KafkaSource(Source):
             if known is None:
                 continue
             if known["id"] and state.id and known["id"] != state.id:
-                raise self._recreated_topic(topic, f"its id is {state.id}, and was {known['id']}")
+                raise self._recreated_topic(
+                    topic, f"its id was {known['id']} and is now {state.id}"
+                )
             if len(known["next"]) > state.num_partitions:
                 raise self._recreated_topic(
                     topic,
-                    f"it has {counted(state.num_partitions, 'partition')}, and the query has read "
-                    f"{len(known['next'])}",
+                    f"it has {counted(state.num_partitions, 'partition')}, but the query has "
+                    f"read {len(known['next'])}",
                 )
 
     def _recreated_topic(self, topic: str, how: str) -> SourceError:
         """Return the error that a topic was deleted and recreated; `how`: the evidence, as text."""
         return self._source_error(
-            f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
-            f"{how}. It was deleted and created again, or lost its end",
-            "Offsets begin again there, so rows would be lost or doubled: start with a new "
-            "checkpoint, or read the topic by another name.",
+            f"reads topic {topic!r}, which differs from the one in the checkpoint: {how}. It was "
+            "deleted and created again, or lost its last messages",
+            "Its offsets have started again, so rows would be lost or duplicated: start with a "
+            "new checkpoint, or give the source a new name.",
             topic=topic,
         )
 
     def _without_deleted(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Return ranges without offsets that retention has deleted, or raise for these."""
         assert self._admin is not None
-        with self._translating_errors("cannot tell what its topics still have"):
+        with self._translating_errors("cannot look up the first offsets of its topics"):
             first = self._admin.first_offsets(
                 [offset_range.topic_partition for offset_range in ranges]
             )
@@ -562,18 +566,19 @@ class KafkaSource(Source):
             lost = min(begin, offset_range.end) - offset_range.begin
             problem = (
                 f"partition {offset_range.partition} of topic {offset_range.topic!r} begins with "
-                f"offset {begin}, and "
-                f"{counted(lost, 'offset')} from {offset_range.begin} are yet to be read"
+                f"offset {begin}, and {counted(lost, 'offset')} from {offset_range.begin} on are "
+                "lost"
             )
             if not self._skips_lost_messages:
                 raise self._source_error(
-                    f"{problem}: retention has overtaken the query",
-                    'Raise the topic\'s retention. To continue without them: on_data_loss="skip".',
+                    f"{problem}: retention has deleted them",
+                    "Increase the topic's retention. To continue without them, use "
+                    'on_data_loss="skip".',
                     topic=offset_range.topic,
                     partition=offset_range.partition,
                     offset=offset_range.begin,
                 )
-            self.report(f"{self._name_in_errors}: {problem}; they are left out.")
+            self.report(f"{self._name_in_errors}: {problem}; they are skipped.")
             if begin < offset_range.end:
                 existing.append(
                     OffsetRange(offset_range.topic, offset_range.partition, begin, offset_range.end)
@@ -644,8 +649,8 @@ class KafkaSource(Source):
         if self._on_bad == "refuse":
             raise self._source_error(
                 problem,
-                "Give the format that the topic has (value=...). To leave such messages out: "
-                'on_bad="skip", or on_bad="divert" with a sink, rejects=..., that gets them.',
+                "Give the format of the topic's messages by value=. To skip such messages, use "
+                'on_bad="skip"; to divert them to a sink, on_bad="divert" and rejects=.',
                 topic=offset_range.topic,
                 partition=offset_range.partition,
                 offset=offset,
@@ -653,7 +658,7 @@ class KafkaSource(Source):
         if self._on_bad == "skip":
             further = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
             _logger.warning(
-                "%s: %s%s; %s left out.",
+                "%s: %s%s; %s skipped.",
                 self._name_in_errors,
                 problem,
                 further,
@@ -681,13 +686,13 @@ class KafkaSource(Source):
             if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
                 raise InvalidFlowError(
                     f"{self._name_in_errors}: schema= has no effect with value={value!r}.",
-                    remedy="Leave it out; the format has its columns.",
+                    remedy="Omit it; the format defines the columns.",
                 )
             chosen = JsonMessages(to_schema(schema, where="The JSON format"))
         if chosen.schema is None:
             raise InvalidFlowError(
-                f"{self._name_in_errors}: the columns of its JSON are not known.",
-                remedy='Name them, as in schema="plane string, delay double".',
+                f"{self._name_in_errors}: the columns of its JSON messages are unknown.",
+                remedy='Give them, as in schema="plane string, delay double".',
             )
         return chosen
 
@@ -698,8 +703,7 @@ class KafkaSource(Source):
         unknown = [part for part in names if part not in _EXTRA]
         if unknown:
             raise InvalidFlowError(
-                f"{self._name_in_errors}: include names {unknown[0]!r}, "
-                "which messages do not have.",
+                f"{self._name_in_errors}: include= has {unknown[0]!r}, which messages do not have.",
                 remedy=f"They have {listing(list(_EXTRA))}.",
             )
         columns = {name: part for part, name in names.items()}
@@ -707,8 +711,9 @@ class KafkaSource(Source):
         twice = [name for name in columns if name in self._format.schema.names]
         if twice or len(columns) < len(names):
             raise InvalidFlowError(
-                f"{self._name_in_errors}: two columns are called {(twice or list(columns))[0]!r}.",
-                remedy='Name it otherwise, as in include={"timestamp": "arrived_at"}.',
+                f"{self._name_in_errors}: two columns have the name "
+                f"{(twice or list(columns))[0]!r}.",
+                remedy='Rename it, as in include={"timestamp": "arrived_at"}.',
             )
         return columns
 
@@ -722,16 +727,16 @@ class KafkaSource(Source):
         elif start in ("earliest", "latest") or isinstance(start, dt.datetime):
             return start  # type: ignore[no-any-return]
         raise InvalidFlowError(
-            f"{self._name_in_errors}: start={start!r} is not a place to begin.",
-            remedy='Give "earliest", "latest", a datetime, offsets by partition, {0: 120}, or of '
-            'several topics {"flights": {0: 120}}.',
+            f"{self._name_in_errors}: start={start!r} is not a valid start.",
+            remedy='Give "earliest", "latest", a datetime, offsets by partition, {0: 120}, or, '
+            'for several topics, {"flights": {0: 120}}.',
         )
 
     def _checked_choice(self, option: str, value: str, *known: str) -> str:
-        """Return an option's value; raise if it is none of the `known` ones."""
+        """Return an option's value; raise if it is not one of `known`."""
         if value not in known:
             raise InvalidFlowError(
-                f"{self._name_in_errors}: {option}={value!r} is not known.",
+                f"{self._name_in_errors}: {option}={value!r} is not a valid value.",
                 remedy=f"Give {listing([repr(k) for k in known])}.",
             )
         return value
@@ -743,10 +748,10 @@ class KafkaSource(Source):
             yield
         except KafkaFailedError as error:
             reach = (
-                f"Check that {self._settings.servers} can be reached from here, and the protocol; "
-                "timeout= says how long to wait."
+                f"Check that {self._settings.servers} can be reached from this host, and the "
+                "protocol; timeout= limits the time to wait."
             )
-            refused = "Check the credentials and certificates in config."
+            refused = "Check the credentials and certificates in config=."
             remedy = refused if error.refused else _REMEDIES.get(error.code, reach)
             raise self._source_error(f"{what}: {error}", remedy) from None
 
@@ -804,7 +809,7 @@ def _cut_ranges(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[Offs
 
 
 def _next_offset(position: Position, topic: str, partition: int) -> int:
-    """Return the next offset of a partition; 0 of one that the position does not know."""
+    """Return the next offset of a partition; 0 if the position does not have it."""
     offsets = position[topic]["next"] if topic in position else ()
     return int(offsets[partition]) if partition < len(offsets) else 0
 
@@ -825,7 +830,7 @@ def _extra_column(what: str, offset_range: OffsetRange, messages: list[Message])
     times = np.array(list(map(Message.timestamp, messages)), np.int64).reshape(-1, 2)
     unknown, times_ms = times[:, 0] == 0, times[:, 1]
     if (np.abs(times_ms) > _MAX_MS)[~unknown].any():
-        msg = f"its timestamp, {times_ms[0]} ms, is beyond what microseconds in 64 bits express"
+        msg = f"its timestamp, {times_ms[0]} ms, does not fit 64-bit microseconds"
         raise ValueError(msg)
     return pa.array(times_ms * 1000, dtype, mask=unknown)
 
@@ -833,7 +838,7 @@ def _extra_column(what: str, offset_range: OffsetRange, messages: list[Message])
 def _unreadable_parts(
     parts: Iterable[str], offset_range: OffsetRange, messages: list[Message]
 ) -> list[tuple[int, str]]:
-    """Return the position of each message of which a part other than the value cannot be read.
+    """Return the position of each message with an unreadable part other than the value.
 
     `parts`: such as ``"headers"``. With each position comes the reason.
     """
@@ -875,8 +880,8 @@ def _topic_names(topics: object) -> tuple[str, ...]:
         or not all(isinstance(n, str) and n for n in names)
     ):
         raise InvalidFlowError(
-            f"A Kafka source was given topics {topics!r}.",
-            remedy="Give the name of a topic, or a list of names, each once.",
+            f"A Kafka source has topics={topics!r}.",
+            remedy="Give the name of a topic, or a list of different names.",
         )
     for name in names:
         check_topic("A Kafka source", name)

@@ -1,1 +1,1 @@
-"""Tables of versioned Parquet files: what the sources of Delta and Iceberg share."""
+"""Tables of versioned Parquet files: shared parts of the sources of Delta and Iceberg."""

@@ -1,4 +1,4 @@
-"""Filters on rows that a source takes: alternatives of predicates.
+"""Filters on the rows of a source: alternatives of predicates.
 
 A filter is a list of (column, operator, value), all of which hold, or a list of such lists, one of
 which holds, as for `pyarrow.parquet.read_table`.
@@ -44,9 +44,9 @@ def checked_filters(filters: object, where: str) -> tuple[tuple[Predicate, ...],
         for group in groups
     ):
         raise SourceError(
-            f"{where} has filters={filters!r}, which are not understood.",
-            remedy='Give [("day", ">=", "2024-05-01"), ...], all of which hold; the operators are '
-            f"{', '.join(_OPERATORS)}. A list of such lists: one of them holds.",
+            f"{where} has filters={filters!r}, which are not valid.",
+            remedy='Give [("day", ">=", "2024-05-01"), ...], which are combined by and; the '
+            f"operators are {', '.join(_OPERATORS)}. A list of such lists is combined by or.",
         )
     return tuple(
         tuple((str(name), operator, value) for name, operator, value in group) for group in groups

@@ -48,7 +48,7 @@ class TablePiece(ABC):
     @property
     @abstractmethod
     def file_path(self) -> str:
-        """Path of the file, as the table names it."""
+        """Path of the file, as stored in the table."""
 
     @property
     @abstractmethod
@@ -58,12 +58,12 @@ class TablePiece(ABC):
     @property
     @abstractmethod
     def file_rows(self) -> int | None:
-        """Number of rows of the file, without regard to deleted ones; ``None``: unknown."""
+        """Number of rows of the file, including deleted ones; ``None``: unknown."""
 
     @property
     @abstractmethod
     def among_rows(self) -> int | None:
-        """Upper bound of its rows if it is about rows that a vector names, else ``None``."""
+        """Upper bound of its rows if it has only the rows of a deletion vector, else ``None``."""
 
     @property
     def deleted_rows(self) -> int:
@@ -82,7 +82,7 @@ class TablePiece(ABC):
 
     @property
     def is_cut(self) -> bool:
-        """True if the piece is not about the whole file."""
+        """True if the piece covers only a part of the file."""
         return self.start > 0 or self.stop is not None
 
 
@@ -104,7 +104,7 @@ class VersionPieces(Generic[PieceT, PlaceT]):
     after: PlaceT  # where they end
 
     def ranges(self) -> Iterator[tuple[int, PieceT]]:
-        """Yield the pieces with their numbers, cut where they begin and end."""
+        """Yield the pieces with their numbers, cut at the start and the end."""
         for number in range(self.first, len(self.pieces)):
             row, stop = self.row if number == self.first else 0, None
             if self.stop is not None and number >= self.stop[0]:
@@ -121,7 +121,7 @@ class VersionPieces(Generic[PieceT, PlaceT]):
 def pieces_between(
     versions: Iterable[VersionPieces[PieceT, PlaceT]],
 ) -> tuple[list[PieceT], int]:
-    """Return the pieces of versions, and the number of those that filters leave out."""
+    """Return the pieces of versions, and the number of those that filters skip."""
     pieces = [piece for version in versions for _, piece in version.ranges()]
     between = [piece for piece in pieces if not piece.is_skipped]
     return between, len(pieces) - len(between)
@@ -152,7 +152,7 @@ def epoch_end(
     limits: EpochLimits,
     num_rows: Callable[[PieceT], int],
 ) -> EpochEnd[PlaceT]:
-    """Return where an epoch that begins at a place ends by its limits.
+    """Return where an epoch that begins at a place ends, given its limits.
 
     An epoch has at least one piece, if the versions have any.  If a version cannot be read, the
     epoch ends before it, and the next one raises the error.
@@ -204,7 +204,7 @@ class PieceFiles(Protocol[_ReadT_contra]):
     """Access to the files of pieces."""
 
     def file_of(self, piece: _ReadT_contra) -> tuple[FilePlace, File]:
-        """Return where a piece's file is."""
+        """Return the location of a piece's file."""
 
     def reading_piece(self, piece: _ReadT_contra) -> AbstractContextManager[None]:
         """Translate errors of a block that reads a piece's file."""
@@ -246,7 +246,7 @@ class PieceSplitter(Generic[PieceT]):
         return rows if piece.among_rows is None else min(rows, piece.among_rows)
 
     def known_rows(self, piece: PieceT) -> int | None:
-        """Return an upper bound of the rows of a piece; ``None`` if its file has to be read."""
+        """Return an upper bound of a piece's rows; ``None`` if its file would have to be read."""
         is_known = piece.stop is not None or piece.file_rows is not None
         if is_known or piece.file_path in self._layouts:
             return self.num_rows(piece) - piece.deleted_rows
@@ -275,7 +275,7 @@ class PieceSplitter(Generic[PieceT]):
         return piece.file_bytes * (stop - piece.start) / max(rows, 1)
 
     def _cut(self, piece: PieceT, target: float) -> Iterator[PieceT]:
-        """Yield parts of a piece that are about as large as a split, cut between row groups."""
+        """Yield parts of a piece, about the size of a split, cut between row groups."""
         if self._size_of(piece) <= target:
             yield piece
             return

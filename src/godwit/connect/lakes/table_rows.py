@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from godwit.connect.lakes.table_pieces import TablePiece
 
 TIMESTAMP: Final = "timestamp"
-"""Kind of a further column: the time of a row's commit; the other kind is the commit's number."""
+"""Kind of an added column: the time of a row's commit; the other kind is the commit's number."""
 
 _INCLUDED: Final = {TIMESTAMP: pa.timestamp("us", "UTC")}
 
@@ -43,7 +43,7 @@ class TableArguments(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Options of a source of a versioned table that say which rows it reads; can be pickled.
+    """Options of a versioned table's source that select the rows to read; can be pickled.
 
     Construct by `checked`.
     """
@@ -70,7 +70,7 @@ class TableRows:
         version: str,
         whole: bool,
     ) -> TableRows:
-        """Return the options of a source; raise `SourceError` for those that are not possible.
+        """Return the options of a source; raise `SourceError` for invalid ones.
 
         `format_name`: of the table; `table`: field of errors and name of the table; `version`:
         the word for its versions.
@@ -82,10 +82,10 @@ class TableRows:
         article = "An" if format_name[0] in "AEIOU" else "A"
         if on_change not in {"refuse", "skip"} or (changes and on_change != "refuse"):
             raise SourceError(
-                f"on_change={on_change!r} is not possible for {article.lower()} {format_name} "
+                f"on_change={on_change!r} is not valid for {article.lower()} {format_name} "
                 f"source{' of changes' if changes else ''}.",
-                remedy=f'Give "refuse", or "skip" to leave out {version}s that update or delete '
-                "rows; a source of changes reads them.",
+                remedy=f'Give "refuse", or "skip" to skip {version}s that update or delete rows; '
+                "a source of changes reads them.",
             )
         names, include = arguments["columns"], arguments["include"]
         included = [include] if isinstance(include, str) else include
@@ -114,7 +114,7 @@ class TableRows:
         )
 
     def limits(self, limit: int | None, versions: int | None = None) -> EpochLimits:
-        """Return the limits of an epoch that is to have at most `limit` rows."""
+        """Return the limits of an epoch of at most `limit` rows."""
         rows = [number for number in (limit, self.max_rows) if number is not None]
         return EpochLimits(
             rows=min(rows) if rows else None,
@@ -160,21 +160,21 @@ class TableRows:
         names = [field.name for field in fields]
         if len(set(names)) < len(names):
             raise SourceError(
-                f"{self.where} would have two columns of one name: {listing(names)}.",
-                remedy="Leave the table's column out, by columns=, or give another name in "
-                f"include=. A source of changes adds the column {CHANGE.name!r}.",
+                f"{self.where} would have several columns with the same name: {listing(names)}.",
+                remedy="Omit the table's column by columns=, or give another name in include=. A "
+                f"source of changes adds the column {CHANGE.name!r}.",
                 **self.context,
             )
         if missing := [name for name in keys if name not in names]:
             raise SourceError(
-                f"{self.where} has keys= {listing(missing)}, which it does not read.",
-                remedy="Name columns that the source reads.",
+                f"{self.where} has keys= {listing(missing)}, which are not among its columns.",
+                remedy="Use columns that the source reads.",
                 **self.context,
             )
         return pa.schema(fields)
 
     def _type_of(self, kind: str) -> pa.DataType:
-        """Return the type of a further column."""
+        """Return the type of an added column."""
         return _INCLUDED.get(kind, pa.int64())
 
     def completed(

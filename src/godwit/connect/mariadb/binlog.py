@@ -93,7 +93,7 @@ def read_event(data: bytes, *, has_checksum: bool) -> BinlogEvent:
 
 
 def checksums_after(event: BinlogEvent) -> bool:
-    """Return whether events of a file have checksums; `event`: the description of its format."""
+    """Return whether events of a file have checksums; `event`: its format description."""
     return event.body[-1] == 1
 
 
@@ -123,15 +123,15 @@ def _decode_text(data: bytes) -> str:
 
 
 def _decompress(data: bytes) -> bytes:
-    """Return compressed bytes as they were: the first one says how many have their length."""
+    """Decompress bytes; the first one has the number of bytes of their length."""
     if data[0] & 0x70:
-        msg = "the binary log is compressed in another way than zlib"
+        msg = "the binary log is not compressed by zlib"
         raise ValueError(msg)
     return zlib.decompress(data[1 + (data[0] & 7) :])
 
 
 class _Reader:
-    """Reads numbers and texts one after the other."""
+    """Reader of consecutive numbers and texts."""
 
     def __init__(self, data: bytes, offset: int = 0) -> None:
         self._data, self.offset = data, offset
@@ -153,13 +153,13 @@ class _Reader:
         return first if size is None else int.from_bytes(self.take(size), "little")
 
     def text(self) -> bytes:
-        """Return bytes that come after their length."""
+        """Return bytes that follow their length."""
         return self.take(self.number())
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A table when it was changed; `keys`: places of its primary key."""
+    """A table at the time of a change; `keys`: positions of its primary key."""
 
     schema: str
     name: str
@@ -172,7 +172,7 @@ class UnknownMariaTypeError(ValueError):
 
 
 def table_id(body: bytes) -> int:
-    """Return the number by which events of a statement name a table."""
+    """Return the number by which a statement's events refer to a table."""
     return int.from_bytes(body[:6], "little")
 
 
@@ -184,7 +184,7 @@ def name_of_table(body: bytes) -> tuple[str, str]:
 
 
 def read_table_map(body: bytes, charset: Callable[[int], Charset]) -> TableMap:
-    """Return the description of a table; `charset`: returns that of a collation's number."""
+    """Return the description of a table; `charset`: returns the character set of a collation."""
     schema, name = name_of_table(body)
     reader = _Reader(body, 8 + 1 + body[8] + 1)
     reader.take(reader.number() + 1)
@@ -303,7 +303,7 @@ class PartialRowsError(ValueError):
 
 
 def read_changes(event: BinlogEvent, sizes: Sequence[int]) -> list[bytes]:
-    """Return the changes of rows, each as its kind, the former row, and the new one.
+    """Return the changes of rows: kind, former row and new row of each.
 
     `sizes`: of the columns, `LogColumn.size`.
     """
@@ -404,7 +404,7 @@ class Effect(NamedTuple):
 
 
 def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) -> Effect | None:
-    """Return what a statement does to one of the tables, ``None`` if it does nothing.
+    """Return the effect of a statement on one of the tables, ``None`` if it has none.
 
     `schema`: database in which it is executed; `tables`: databases and names. It is read carefully
     rather than exactly: what names a table is taken to be about it.
@@ -467,7 +467,7 @@ def effect_of(statement: str, schema: str, tables: Sequence[tuple[str, str]]) ->
 
 
 def _statement_tokens(statement: str) -> Iterator[tuple[str, bool]]:
-    """Yield words, names and signs of a statement, and whether it is a name in quotes."""
+    """Yield words, names and signs of a statement, each with whether it is a quoted name."""
     for match in _SQL.finditer(statement):
         kind = match.lastgroup
         if kind in {"quoted", "double"}:
@@ -492,7 +492,7 @@ def _is_name_of_table(
 
 
 def _lost_columns(words: Sequence[str]) -> Iterator[str]:
-    """Yield the columns that an ``ALTER TABLE`` drops, renames, or gives another's name."""
+    """Yield the columns that an ``ALTER TABLE`` drops or renames, or whose name it reuses."""
     for place, word in enumerate(words):
         kind = word.upper()
         if kind not in {"DROP", "RENAME", "CHANGE"}:

@@ -126,7 +126,7 @@ def mariadb(
     where = "The MariaDB source"
     if not isinstance(url, str | Mapping):
         raise SourceError(
-            f"{where} was given a connection of type {type(url).__name__}.",
+            f"{where} has a connection of type {type(url).__name__}.",
             remedy='Give "mariadb://user@host/database" or a mapping.',
         )
     options = TableSourceOptions.of(

@@ -1,4 +1,4 @@
-"""The MariaDB server that changes are read from, and its tables, checked by name."""
+"""The MariaDB server that changes are read from, and checks of its settings and tables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SETTINGS: Final = (
 _MIN_VERSION: Final = (10, 5)  # the first with binlog_row_metadata
 _NEEDED: Final = {
     "log_bin": ("1", "Start the server with log_bin."),
-    "binlog_format": ("ROW", "SET GLOBAL binlog_format = 'ROW'; and connect its clients again."),
+    "binlog_format": ("ROW", "SET GLOBAL binlog_format = 'ROW'; and reconnect its clients."),
     "binlog_row_image": (
         "FULL",
-        "SET GLOBAL binlog_row_image = 'FULL'; and connect its clients again.",
+        "SET GLOBAL binlog_row_image = 'FULL'; and reconnect its clients.",
     ),
     "binlog_row_metadata": ("FULL", "SET GLOBAL binlog_row_metadata = 'FULL';"),
 }
@@ -58,7 +58,7 @@ def parse_dsn(dsn: str | Mapping[str, Any], where: str) -> dict[str, Any]:
     host = str(parts.get("host") or "")
     if url.scheme not in _SCHEMES or "/" in url.path[1:] or "@" in host:
         raise SourceError(  # which does not repeat the URL, as a password may be in the wrong place
-            f"{where} was given a connection that cannot be used.",
+            f"{where} has an invalid connection.",
             remedy='Write "mariadb://user:password@host:3306/database", with %40 for @, %2F for / '
             "and %25 for % in the password, or a mapping of PyMySQL's parameters.",
         )
@@ -78,7 +78,7 @@ def parse_dsn(dsn: str | Mapping[str, Any], where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class MariaServer:
-    """How to reach a server; `where` names the source in errors."""
+    """Connection settings of a server; `where`: name of the source in errors."""
 
     parameters: Mapping[str, Any]  # of PyMySQL
     where: str
@@ -114,7 +114,7 @@ class MariaServer:
 
     @contextlib.contextmanager
     def translating(self, what: str) -> Iterator[None]:
-        """Context in which the server's errors become the source's; `what`: failed action."""
+        """Context that translates the server's errors to the source's; `what`: failed action."""
         try:
             yield
         except (pymysql.err.Error, OSError, TypeError) as error:
@@ -123,25 +123,25 @@ class MariaServer:
             raise self.error(f"{what}: {text}", self.remedy_of(error)) from None
 
     def remedy_of(self, error: Exception) -> str:
-        """Return the way out of an error of the server."""
+        """Return the remedy for an error of the server."""
         if _error_number(error) in _ACCESS_DENIED:
             user = self.parameters.get("user") or "user"
             return (
-                "The source's user needs the rights to read the log and the tables: GRANT "
+                "The source's user needs privileges to read the log and the tables: GRANT "
                 f"REPLICATION SLAVE, BINLOG MONITOR ON *.* TO {user}; GRANT SELECT ON database.* "
                 f"TO {user};"
             )
-        return "Correct that, and start the query again: it continues from its checkpoint."
+        return "Fix this, and start the query again: it continues from its checkpoint."
 
 
 def _error_number(error: Exception) -> int:
-    """Return the number of an error of the server, 0 of other errors."""
+    """Return the number of a server's error, 0 for other errors."""
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) else 0
 
 
 def is_lost(error: Exception) -> bool:
-    """Return whether an error says that the connection is lost, which may pass."""
+    """Return whether an error means a lost connection, which may be temporary."""
     return _error_number(error) in _LOST or not isinstance(error, pymysql.err.Error)
 
 
@@ -153,30 +153,30 @@ def query(connection: Connection, statement: str, *values: object) -> list[tuple
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
+    """Return a name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def check_server(server: MariaServer, connection: Connection) -> tuple[str, str]:
-    """Return identity and number of the server; raise unless it logs whole rows, by name."""
+    """Return identity and number of the server; raise unless it logs whole rows with names."""
     with server.translating("cannot look up the server's settings"):
         [(version,)] = query(connection, "SELECT VERSION()")
         if "mariadb" not in version.lower():
             raise server.error(
-                f"needs MariaDB, and the server is MySQL {version}, whose GTIDs are different",
+                f"needs MariaDB, but the server is MySQL {version}, whose GTIDs are different",
                 "Let Debezium write its changes to Kafka, and read them by gw.formats.debezium.",
             )
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2])
         if numbers < _MIN_VERSION:
             raise server.error(
-                f"needs MariaDB 10.5 or newer, and the server is {version}", "Upgrade it."
+                f"needs MariaDB 10.5 or newer, but the server is {version}", "Upgrade it."
             )
         for name, (required, remedy) in _NEEDED.items():
             [(value,)] = query(connection, f"SELECT @@GLOBAL.{name}")
             if str(value).upper() != required:
                 words = {"0": "off", "1": "on"}
                 raise server.error(
-                    f"needs a server with {name} = {words.get(required, required)}, and it is "
+                    f"needs a server with {name} = {words.get(required, required)}, but it is "
                     f"{words.get(str(value), value)}",
                     f"{remedy} Changes that were logged before cannot be read.",
                 )
@@ -188,14 +188,14 @@ def check_server(server: MariaServer, connection: Connection) -> tuple[str, str]
 def check_filters(
     server: MariaServer, connection: Connection, tables: Sequence[MariaTable]
 ) -> None:
-    """Raise if the server leaves the database of a table out of its log."""
+    """Raise if the server does not log the database of a table."""
     with server.translating("cannot look up which databases are logged"):
         [(_, _, only, never)] = query(connection, "SHOW MASTER STATUS")
     for table in tables:
         name = table.parts[0]
         if (only and name not in only.split(",")) or name in never.split(","):
             raise server.error(
-                f"reads {table.name}, and the server does not log changes of the database {name}",
+                f"reads {table.name}, but the server does not log changes of the database {name}",
                 "Remove it from binlog_ignore_db, or add it to binlog_do_db, and restart the "
                 "server.",
             )
@@ -215,11 +215,11 @@ class MariaColumn:
 
     @property
     def natural(self) -> pa.DataType:
-        """Arrow type as which values are read by default."""
+        """Arrow type that values are read as by default."""
         return self.values.natural
 
     def can_be(self, dtype: pa.DataType) -> bool:
-        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        """Return whether values can be read as an Arrow type, exactly or with an error each."""
         return self.values.can_be(dtype)
 
     def literal(self, text: str) -> str:
@@ -242,7 +242,7 @@ class MariaTable:
 
     @property
     def oid(self) -> str:
-        """Identity of the table; that another one has its name is in the log."""
+        """Identity of the table; the log shows when another table gets its name."""
         return self.name
 
     @property
@@ -268,7 +268,8 @@ def read_table(
         [(schema,)] = query(connection, "SELECT DATABASE()")
     if not schema or not name or "." in schema:
         raise server.error(
-            f"was given the table {table!r}", 'Name it as "database.table", or connect to one.'
+            f"has table={table!r}",
+            'Write it as "database.table", or give a database in the connection.',
         )
     described = query(
         connection,
@@ -278,7 +279,7 @@ def read_table(
     )
     if not described:
         raise server.error(
-            f"has no table {schema}.{name} that its user may read",
+            f"has no table {schema}.{name} that its user can read",
             f"Create it, correct its name, or GRANT SELECT ON {quoted(schema)}.{quoted(name)} TO "
             f"{server.parameters.get('user') or 'user'};",
         )
@@ -287,8 +288,8 @@ def read_table(
     if kind != "BASE TABLE":
         raise server.error(
             f"cannot read {schema}.{name}, which is a {kind.lower()}",
-            "Name a table that is not a view, a sequence, or system-versioned: the log does not "
-            "tell versions from rows.",
+            "Use a table that is not a view, a sequence, or system-versioned: the log does not "
+            "distinguish versions from rows.",
         )
     if (engine or "").upper() not in _TRANSACTIONAL:
         raise server.error(
@@ -327,7 +328,7 @@ def read_table(
     )
     if not before and not keys:
         raise server.error(
-            f"cannot tell which row of {schema}.{name} a change is about: it has no primary key",
+            f"cannot identify the changed rows of {schema}.{name}: it has no primary key",
             f"ALTER TABLE {shown} ADD PRIMARY KEY (...); or read it with before=True.",
         )
     return MariaTable((schema, name), columns, tuple(key for (key,) in keys))
@@ -347,15 +348,15 @@ def _check_foreign_keys(
         if {on_delete, on_update} <= _NO_ACTIONS:
             continue
         raise server.error(
-            f"cannot read {schema}.{name}, of which MariaDB does not log all changes: those that "
-            f"its foreign key {constraint} makes (ON DELETE {on_delete}, ON UPDATE {on_update})",
-            "Make it RESTRICT, and change the rows by statements or triggers.",
+            f"cannot read {schema}.{name}: MariaDB does not log the changes by its foreign key "
+            f"{constraint} (ON DELETE {on_delete}, ON UPDATE {on_update})",
+            "Make it RESTRICT, and change the rows by statements or triggers instead.",
             constraint=constraint,
         )
 
 
 def read_charsets(connection: Connection) -> dict[int, Charset]:
-    """Return numbers of collations → their character sets, with the characters of their bytes."""
+    """Return number of a collation → its character set, with the characters of its bytes."""
     sizes = {row[0]: int(row[3]) for row in query(connection, "SHOW CHARACTER SET")}
     try:
         rows = query(

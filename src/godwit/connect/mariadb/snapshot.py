@@ -1,4 +1,4 @@
-"""Rows that MariaDB tables had before their changes are read: in order of their keys.
+"""Snapshots: existing rows of MariaDB tables, read in order of their keys before the changes.
 
 All parts are of one moment, a transaction with a consistent snapshot, whose place in the binary log
 the server names.  No other connection can have that moment, so the driver reads the rows, and
@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 5
 
 
 class MariaSnapshot:
-    """One moment of the tables, as long as this object has its connection.
+    """Consistent view of the tables, while this object has its connection.
 
     The tables cannot be altered until the moment ends.
     """
@@ -50,7 +50,7 @@ class MariaSnapshot:
         self.lsn = place_of(self.gtids)
 
     def _begin_transaction(self, tables: Sequence[MariaTable]) -> None:
-        """Begin the transaction, and learn its place in the log."""
+        """Begin the transaction, and read its place in the log."""
         query(self._connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         query(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         status = dict(query(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
@@ -78,7 +78,7 @@ class MariaSnapshot:
     def keys_after(
         self, table: MariaTable, after: Key | None, up_to: Key | None, rows: int
     ) -> tuple[int, Key | None]:
-        """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
+        """Return the number of the next rows of a table, at most `rows`, and the last row's key."""
         columns = table.key_columns()
         names = ", ".join(c.values.key_selected(quoted(c.name)) for c in columns)
         source = f"FROM {table.from_clause}{_key_range_condition(table, after, up_to)}"
@@ -125,7 +125,7 @@ def _rows_to_columns(rows: list[tuple[bytes | None, ...]], names: Sequence[str])
 
 
 def _order_by_keys(table: MariaTable, direction: str = "") -> str:
-    """Return the order of a table's keys."""
+    """Return the SQL clause for the order of a table's keys."""
     columns = table.key_columns()
     named = ", ".join(c.values.compared(quoted(c.name)) + direction for c in columns)
     return f" ORDER BY {named}" if named else ""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogReading(TableReading):
-    """Places and types of the values of a table's columns in its changes."""
+    """Positions and types of a table's columns in its changes."""
 
     columns: tuple[LogColumn, ...]
     kinds: tuple[str, ...]  # of each column: that of its values
@@ -50,7 +50,7 @@ class LogReading(TableReading):
 
 @dataclass(frozen=True, slots=True)
 class MariaDBDecoding:
-    """Changes as the binary log has them."""
+    """Decoder of changes in the binary log."""
 
     server: MariaServer
 
@@ -60,7 +60,7 @@ class MariaDBDecoding:
         return former, True, new
 
     def num_rows(self, message: bytes) -> int:
-        """Return the largest number of rows with a sign that a change makes."""
+        """Return the maximum number of signed rows that a change yields."""
         return 2 if message[0] == binlog.UPDATE else 1
 
     def column(self, values: Row, schema_field: pa.Field, reading: LogReading) -> pa.Array:
@@ -123,7 +123,7 @@ class MariaDBSource(TableSource):
     # -- life cycle -------------------------------------------------------------------------------
 
     def open(self, position: Position | None) -> None:
-        """Check server, tables and log; raise if the position is not theirs."""
+        """Check server, tables and log; raise if the position belongs to others."""
         self.close()
         self._control = connection = self._server.connect()
         self._identity = check_server(self._server, connection)
@@ -148,7 +148,7 @@ class MariaDBSource(TableSource):
         self._stream.check(end if position is None else position["gtids"], end)
 
     def _check_server(self, position: Position) -> None:
-        """Raise if a position is of a server that this one is not a replica of.
+        """Raise if a position is from a server that this one is not a replica of.
 
         A replica has another number, and the same GTIDs, which the server checks.
         """
@@ -158,16 +158,16 @@ class MariaDBSource(TableSource):
             return
         if position["server_id"] == number:
             raise self._server.error(
-                f"has read another server with server_id = {number}, so that their GTIDs cannot "
-                "be told apart",
-                f"Connect to the former one. {self._start_again}",
+                f"has read another server with the same server_id = {number}, so their GTIDs "
+                "cannot be distinguished",
+                f"Connect to the former server. {self._start_again}",
             )
         self.report(
-            f"{self._server.where}: goes on with another server, server_id = {number}, by GTIDs."
+            f"{self._server.where}: continues on another server, server_id = {number}, by GTIDs."
         )
 
     def _check_log(self, connection: Connection, position: Position) -> None:
-        """Raise if the log was begun again since, and may have the same GTIDs."""
+        """Raise if the log was reset since then, and may have the same GTIDs."""
         with self._server.translating("cannot look up its binary logs"):
             files = [name for name, *_ in query(connection, "SHOW BINARY LOGS")]
             file, is_known = position["file"], True
@@ -183,8 +183,8 @@ class MariaDBSource(TableSource):
                 is_known = file < files[-1] or len(file) < len(files[-1])
         if not is_known:
             raise self._server.error(
-                f"has read {file} to {position['position']}, which is another binary log now: "
-                "RESET MASTER was executed, or the server was restored from a backup",
+                f"has read {file} to {position['position']}, which is now a different binary "
+                "log: RESET MASTER was executed, or the server was restored from a backup",
                 self._start_again,
             )
 
@@ -201,7 +201,7 @@ class MariaDBSource(TableSource):
         return self._stream
 
     def _note_next_position(self, position: Position) -> None:
-        """Note where the log goes on after a position."""
+        """Record where the log continues after a position."""
         self._log_stream().know(position["gtids"], position["file"], position["position"])
 
     def _position_at(self, position: Position, place: LogPlace) -> dict[str, Any]:
@@ -222,14 +222,14 @@ class MariaDBSource(TableSource):
         return {"gtids": described.pop("lsn"), **described}
 
     def _place_text(self, position: Position) -> str:
-        return str(position["gtids"]) or "the begin of the log"
+        return str(position["gtids"]) or "the beginning of the log"
 
     def _complete_changes(self, _: ChangedTable) -> str:
         return "SET GLOBAL binlog_row_image = 'FULL';"
 
     def lag(self, position: Position) -> Lag:
         """Return the bytes of the binary log after a position, if its file is known."""
-        with self._server.translating("cannot tell how far it is behind"):
+        with self._server.translating("cannot determine its lag"):
             connection = self._open_connection()
             end = self._end_of_log(connection)
             files = {name: int(size) for name, size, *_ in query(connection, "SHOW BINARY LOGS")}
@@ -295,7 +295,7 @@ class MariaDBSource(TableSource):
     # -- changes ----------------------------------------------------------------------------------
 
     def _table_reading(self, described: binlog.TableMap) -> LogReading:
-        """Return how changes of a table are read; raise if they do not fit any more."""
+        """Return how changes of a table are read; raise if they no longer fit."""
         tables: Any = self._catalogued_tables
         parts = (described.schema, described.name)
         number = next(n for n, table in enumerate(tables) if table.parts == parts)
@@ -339,9 +339,8 @@ class MariaDBSource(TableSource):
                     table, lost[0], f"was dropped or renamed by {shortened!r}"
                 )
             self.report(
-                f"{self._server.where}: {table.name} was altered by {shortened!r}. Values that "
-                "this "
-                "changed are not in the log."
+                f"{self._server.where}: {table.name} was altered by {shortened!r}. The log does "
+                "not have the values that this changed."
             )
             return None
         reason = "that was dropped, renamed, or created again by"

@@ -1,4 +1,4 @@
-"""The binary log of a MariaDB server: one connection that streams what follows some GTIDs.
+"""The binary log of a MariaDB server: a connection that streams everything after given GTIDs.
 
 Its place is one number: the sum of the sequence numbers of all domains. It grows with every
 transaction, in the order of the log, and the place of a state that the server names is the same
@@ -59,13 +59,13 @@ def place_of(gtids: str) -> int:
 
 
 def end_of_log(connection: Connection) -> str:
-    """Return the GTIDs of all that is in the log."""
+    """Return the GTIDs of everything in the log."""
     [(gtids,)] = query(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
     return str(gtids)
 
 
 class LogPoint(NamedTuple):
-    """A place in the log: its GTIDs, and where it is in files, if that is known."""
+    """A place in the log: its GTIDs, and its file and offset, if known."""
 
     gtids: str
     file: str = ""
@@ -104,7 +104,7 @@ class BinlogStream(LogStream):
         self._forget_log()
 
     def _forget_log(self) -> None:
-        """Begin without what a connection knows."""
+        """Reset the state that depends on a connection."""
         self._maps: dict[int, Any] = {}  # number of a table → what `read` made of it, or its error
         self._has_checksum, self._file, self._flags = False, "", 0
         self._state: dict[int, tuple[int, int]] = {}
@@ -124,7 +124,7 @@ class BinlogStream(LogStream):
         super().close()
 
     def know(self, gtids: str, file: str = "", position: int = 0) -> int:
-        """Note the place of GTIDs, and return it."""
+        """Record the place of GTIDs, and return it."""
         lsn = place_of(gtids)
         if lsn not in self.points or file:
             self.points[lsn] = LogPoint(gtids, file, position)
@@ -140,7 +140,7 @@ class BinlogStream(LogStream):
         self.points = {lsn: point for lsn, point in self.points.items() if lsn >= place.lsn}
 
     def check(self, gtids: str, end: str) -> None:
-        """Raise unless the server sends what follows some GTIDs; `end`: those of its log.
+        """Raise unless the server can stream from given GTIDs; `end`: those of its log.
 
         The server itself takes a domain that it does not have for one of other servers.
         """
@@ -162,7 +162,7 @@ class BinlogStream(LogStream):
                 connection._force_close()  # noqa: SLF001
 
     def _open_dump(self, gtids: str, flags: int) -> Connection:
-        """Return a connection on which the server sends what follows some GTIDs."""
+        """Return a connection on which the server streams everything after given GTIDs."""
         connection = self._server.try_connect(read_timeout_s=max(1.0, self._timeout_s))
         query(
             connection,
@@ -205,14 +205,14 @@ class BinlogStream(LogStream):
         return bytes(packet.get_all_data())
 
     def _raise_refusal(self, error: pymysql.err.Error, gtids: str) -> None:
-        """Raise the error of a server that does not send its log; return if it may yet."""
+        """Raise the error of a server that does not send its log; return if a retry may help."""
         text = str(error.args[-1])
         if error.args[0] == _REFUSED and "purged" in text:
             self.close()
             raise self._error(
-                f"has read to {gtids or 'the begin of the log'}, and the server has removed "
+                f"has read to {gtids or 'the beginning of the log'}, but the server has removed "
                 "binary logs after that",
-                f"{self._start_again} Raise binlog_expire_logs_seconds.",
+                f"{self._start_again} Increase binlog_expire_logs_seconds.",
             ) from None
         if error.args[0] == _REFUSED and "requested to start from GTID" in text:
             self.close()
@@ -223,11 +223,11 @@ class BinlogStream(LogStream):
                 raise error from None
 
     def _other_log(self, gtids: str) -> SourceError:
-        """Return the error for a log that is not that of a position."""
+        """Return the error for a log that does not match a position."""
         return self._error(
-            f"has read to {gtids}, which the log of this server does not have: the server "
-            "is another one, is a replica that is behind, or was restored from a backup, or RESET "
-            "MASTER was executed",
+            f"has read to {gtids}, which the log of this server does not have: it is a different "
+            "server, a replica that lags behind, or was restored from a backup, or RESET MASTER "
+            "was executed",
             self._start_again,
         )
 
@@ -237,7 +237,7 @@ class BinlogStream(LogStream):
         try:
             event = binlog.read_event(message, has_checksum=self._has_checksum)
         except binlog.BadChecksumError as error:
-            raise self._error(f"cannot go on: {error}", self._start_again) from None
+            raise self._error(f"cannot continue: {error}", self._start_again) from None
         kind = event.kind
         if kind in binlog.ROWS:
             return self._take_rows(event)
@@ -256,9 +256,11 @@ class BinlogStream(LogStream):
             self._file = event.body[8:].decode()
         elif kind not in binlog.WITHOUT_CHANGES:
             what = "lost changes (an incident)" if kind == binlog.INCIDENT else "has an event "
-            what += "" if kind == binlog.INCIDENT else f"{kind}, which this version does not know"
+            what += (
+                "" if kind == binlog.INCIDENT else f"{kind}, which this version does not support"
+            )
             self._note_problem(
-                self._error(f"cannot go on: the binary log {what}", self._start_again)
+                self._error(f"cannot continue: the binary log {what}", self._start_again)
             )
         return 0, 0
 
@@ -269,9 +271,9 @@ class BinlogStream(LogStream):
         last = self._state.get(domain, (server, 0))[1]
         if number <= last:
             raise self._error(
-                f"cannot go on: the binary log has {domain}-{server}-{number} after the number "
-                f"{last} of its domain",
-                f"Let only one server write to a domain (gtid_strict_mode = ON). "
+                f"cannot continue: the binary log has {domain}-{server}-{number} after the "
+                f"number {last} of its domain",
+                "Allow only one server to write to a domain (gtid_strict_mode = ON). "
                 f"{self._start_again}",
             )
         self._gtid = gtid
@@ -295,7 +297,7 @@ class BinlogStream(LogStream):
         self._open_transaction = self._gtid = None
 
     def _note_problem(self, problem: SourceError | None) -> None:
-        """Note the problem that the log has after the changes that were read."""
+        """Record a problem in the log, to be raised after the changes before it."""
         if problem is None:
             return
         if self._open_transaction is None:
@@ -304,7 +306,7 @@ class BinlogStream(LogStream):
             self._open_transaction.problem = problem
 
     def _take_statement(self, event: binlog.BinlogEvent) -> None:
-        """Take a statement: the end of a transaction, or what changes tables."""
+        """Process a statement: the end of a transaction, or a change of tables."""
         statement, schema = binlog.read_statement(event)
         word = statement.split(None, 1)[0].upper() if statement.strip() else ""
         if self._flags & binlog.STANDALONE or word == "COMMIT":
@@ -312,9 +314,9 @@ class BinlogStream(LogStream):
             self._end_transaction(event)
         elif word == "ROLLBACK":
             if self._open_transaction is not None and self._open_transaction.number:
-                what = "has changes that were rolled back, with others that could not be"
+                what = "has changes that were rolled back, and others that could not be"
                 self._note_problem(
-                    self._error(f"cannot go on: the binary log {what}", self._start_again)
+                    self._error(f"cannot continue: the binary log {what}", self._start_again)
                 )
             if len(statement.split()) == 1:
                 self._end_transaction(event)
@@ -322,7 +324,7 @@ class BinlogStream(LogStream):
             self._note_problem(self._problem(statement, schema))
 
     def _take_table(self, event: binlog.BinlogEvent) -> None:
-        """Note how changes of a table are decoded from now on."""
+        """Record how changes of a table are decoded from now on."""
         number = binlog.table_id(event.body)
         if binlog.name_of_table(event.body) not in self._tables:
             self._maps.pop(number, None)
@@ -332,8 +334,8 @@ class BinlogStream(LogStream):
         except binlog.UnknownMariaTypeError as error:
             name = ".".join(binlog.name_of_table(event.body))
             self._maps[number] = self._error(
-                f"cannot read changes of {name}, which has a column of the type {error} in the "
-                "binary log, as times of before MariaDB 10.1",
+                f"cannot read changes of {name}, which has a column of type {error} in the "
+                "binary log, such as times from before MariaDB 10.1",
                 f"ALTER TABLE {name} FORCE; {self._start_again}",
             )
         except SourceError as error:
@@ -352,7 +354,7 @@ class BinlogStream(LogStream):
             self._note_problem(reading)
             return 0, 0
         if self._flags & binlog.PREPARED_XA:
-            what = "was prepared by XA, and may be rolled back yet"
+            what = "was prepared by XA, and may still be rolled back"
             self._note_problem(
                 self._error(
                     f"cannot read the transaction {self._open_transaction.xid}: it {what}",
@@ -365,7 +367,8 @@ class BinlogStream(LogStream):
         except binlog.PartialRowsError:
             self._note_problem(
                 self._error(
-                    "cannot go on: a client changed rows with another binlog_row_image than FULL",
+                    "cannot continue: a client changed rows with a binlog_row_image other than "
+                    "FULL",
                     self._start_again,
                 )
             )

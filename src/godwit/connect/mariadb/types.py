@@ -59,7 +59,7 @@ class MariaDBValueType:
 
     @property
     def natural(self) -> pa.DataType:
-        """Arrow type as which values are read by default."""
+        """Arrow type that values are read as by default."""
         if self.kind == "int" and not self.unsigned:
             return _INTEGERS[self.bits]
         if self.kind == "int":
@@ -73,7 +73,7 @@ class MariaDBValueType:
         return _TYPES.get(self.kind, pa.string())
 
     def can_be(self, dtype: pa.DataType) -> bool:
-        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        """Return whether values can be read as an Arrow type, exactly or with an error each."""
         types, natural = pa.types, self.natural
         if not self.kind:
             return False
@@ -154,7 +154,7 @@ def catalogue_type(
 
 
 def column_from_values(values: list[Value], field: pa.Field, kind: str) -> pa.Array:
-    """Return values in their one form as a column of `field`'s type.
+    """Convert values, in their normalized form, to a column of `field`'s type.
 
     Raises ValueError, with the column and the text, for a value that the type does not have.
     """
@@ -174,7 +174,7 @@ def column_from_values(values: list[Value], field: pa.Field, kind: str) -> pa.Ar
 
 
 def _time_as_microseconds(text: str | None) -> int | None:
-    """Return the length of a time."""
+    """Return a duration as microseconds."""
     if text is None:
         return None
     match = _TIME.fullmatch(text)
@@ -218,7 +218,7 @@ _CODECS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """A character set; `characters`: those of its 256 bytes, empty if it has another form."""
+    """A character set; `characters`: of its 256 bytes; empty if it is not a single-byte set."""
 
     name: str
     characters: str = ""
@@ -229,7 +229,7 @@ class Charset:
         return bool(self.characters) or self.name in _CODECS
 
     def decoder(self) -> Callable[[bytes], bytes] | None:
-        """Return the function that makes UTF-8 of a text; ``None`` if it is that."""
+        """Return the function that converts a text to UTF-8; ``None`` if it is UTF-8."""
         if self.characters:
             table = [character.encode() for character in self.characters]
             return lambda data: b"".join([table[byte] for byte in data])
@@ -239,7 +239,7 @@ class Charset:
 
 @dataclass(frozen=True, slots=True)
 class LogColumn:
-    """A column of a table when it was changed."""
+    """A column of a table at the time of a change."""
 
     name: str
     code: int  # type in the log
@@ -250,7 +250,7 @@ class LogColumn:
 
     @property
     def size(self) -> int:
-        """Number of bytes of a value; below zero: of the length before it."""
+        """Number of bytes of a value; if negative, of the length before it."""
         code, meta = self.code, self.meta
         if code in _LOG_BITS:
             return _LOG_BITS[code] // 8
@@ -288,14 +288,14 @@ class LogColumn:
         return MariaDBValueType(_KINDS.get(self.code, ""))
 
     def decode(self, values: list[Value], kind: str) -> list[Value]:
-        """Return values of the log in their one form."""
+        """Decode values of the log to their normalized form."""
         decode = self._decoder_of_kind(kind)
         if decode is None:
             return values
         return [None if value is None else decode(value) for value in values]
 
     def _decoder_of_kind(self, kind: str) -> Callable[[bytes], bytes] | None:
-        """Return the function that decodes a value; ``None`` if it has its form."""
+        """Return the function that decodes a value; ``None`` if it needs no decoding."""
         signed = not self.unsigned
         if kind == "int":
             return lambda v: b"%d" % int.from_bytes(v, "little", signed=signed)

@@ -1,4 +1,4 @@
-"""The server that changes are read from: its tables, publication and slot, checked by name."""
+"""The server that changes are read from: checks of its tables, publication and slot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _END: Final = (
 
 
 def lsn_text(lsn: int) -> str:
-    """Return a position in the log as PostgreSQL writes it.
+    """Return a position in the log in PostgreSQL's notation.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def lsn_text(lsn: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """Address of a server, and the means to log in; `where` names the source in errors."""
+    """Connection settings of a server; `where`: name of the source in errors."""
 
     dsn: str | Mapping[str, Any]
     where: str
@@ -57,7 +57,7 @@ class PostgresServer:
         return server_of_dsn(self.dsn)
 
     def connect(self, *, replication: bool = False) -> Connection:
-        """Return a connection whose values are written as `SETTINGS` say."""
+        """Return a connection that formats values as `SETTINGS` say."""
         with self.translating("cannot be reached"):
             return self.try_connect(replication=replication)
 
@@ -83,7 +83,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def translating(self, what: str) -> Iterator[None]:
-        """Context in which the server's errors become the source's; `what`: failed action."""
+        """Context that translates the server's errors to the source's; `what`: failed action."""
         try:
             yield
         except psycopg.Error as error:
@@ -92,21 +92,21 @@ class PostgresServer:
 
 
 def _remedy_of(error: psycopg.Error) -> str:
-    """Return the way out of an error of the server."""
+    """Return the remedy for an error of the server."""
     text = str(error).lower()
     if error.sqlstate == "53400":
         return (
-            "Raise max_replication_slots, or drop slots that are not used any more; a snapshot "
-            "needs one for a moment."
+            "Increase max_replication_slots, or drop unused slots; a snapshot needs one "
+            "temporarily."
         )
     if error.sqlstate == "42501" or any(
         said in text for said in ("permission denied", "walsender", "wal sender")
     ):
         return (
-            "The source's user needs LOGIN and REPLICATION (ALTER ROLE ... REPLICATION), SELECT on "
-            "the tables, and to own them if the publication is to be created."
+            "The source's user needs LOGIN and REPLICATION (ALTER ROLE ... REPLICATION), SELECT "
+            "on the tables, and ownership of them if the source is to create the publication."
         )
-    return "Correct that, and start the query again: it continues from its checkpoint."
+    return "Fix this, and start the query again: it continues from its checkpoint."
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ class PostgresColumn:
 
     @property
     def natural(self) -> pa.DataType:
-        """Arrow type as which values are read by default."""
+        """Arrow type that values are read as by default."""
         return self.values.natural
 
     def can_be(self, dtype: pa.DataType) -> bool:
-        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        """Return whether values can be read as an Arrow type, exactly or with an error each."""
         return self.values.can_be(dtype)
 
 
@@ -147,7 +147,7 @@ class PostgresTable:
 
     @property
     def from_clause(self) -> sql.Composed:
-        """Part of a query: its own rows, and not those of tables that inherit from it."""
+        """FROM clause: only the table's own rows, not those of tables that inherit from it."""
         only = sql.SQL("" if self.partitioned else "ONLY ")
         return only + sql.Identifier(*self.parts)
 
@@ -160,7 +160,7 @@ class PostgresTable:
         parts: list[sql.Composable] = []
         for position, name in enumerate(self.keys):
             column = self.column(name)
-            assert column is not None, "a key is a column"
+            assert column is not None, "a key column is a column of the table"
             if values is None:
                 parts.append(sql.Identifier(name))
             else:
@@ -186,12 +186,14 @@ def read_table(connection: Connection, server: PostgresServer, table: str) -> Po
     schema, relname, oid, identity, kind, persistence, may_select = described
     if kind not in {"r", "p"} or persistence != "p":
         raise server.error(
-            f"cannot read {table}, which is not a table whose changes PostgreSQL logs",
-            "Name a table that is not a view, nor temporary, unlogged or foreign.",
+            f"cannot read {table}, which is not a table with logged changes",
+            "Use a table that is not a view, and not temporary, unlogged or foreign.",
         )
     if not may_select:
         user = sql.Identifier(connection.info.user).as_string(connection)
-        raise server.error(f"may not read {table}", f"GRANT SELECT ON {name} TO {user};")
+        raise server.error(
+            f"has no permission to read {table}", f"GRANT SELECT ON {name} TO {user};"
+        )
     columns = connection.execute(
         """
         SELECT a.attname, a.attnum, a.atttypid::bigint, a.atttypmod,
@@ -217,7 +219,7 @@ def read_table(connection: Connection, server: PostgresServer, table: str) -> Po
 
 
 def _read_keys(connection: Connection, oid: int, identity: str) -> tuple[str, ...]:
-    """Return the columns that identify a row of a table also between two of its changes."""
+    """Return the columns that identify a row of a table, even between two of its changes."""
     keys = scalar(
         connection,
         """
@@ -235,7 +237,7 @@ def _read_keys(connection: Connection, oid: int, identity: str) -> tuple[str, ..
 
 
 def read_state(connection: Connection, oid: int) -> dict[str, Any] | None:
-    """Return the state of a table that changes without a log of its rows; ``None`` if it is gone.
+    """Return the state of a table that can change without logged rows; ``None`` if it is dropped.
 
     ``keys``, the numbers of its ``columns``, and the ``files`` of its partitions or its own: a
     truncated or rewritten table gets another one. All are plain values, for a position.
@@ -261,18 +263,19 @@ def read_state(connection: Connection, oid: int) -> dict[str, Any] | None:
 
 
 def check_identity(server: PostgresServer, table: PostgresTable, *, before: bool) -> None:
-    """Raise unless changes of a table name the row that they change."""
+    """Raise unless changes of a table identify the changed row."""
     quoted = sql.Identifier(*table.parts).as_string()
     if before and table.identity != "f":
         raise server.error(
-            f"reads rows before a change of {table.name}, which PostgreSQL does not log",
-            f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; or leave out before=, and call latest().",
+            "has before=True, but PostgreSQL does not log the rows before a change of "
+            f"{table.name}",
+            f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; or omit before=, and call latest().",
             table=table.name,
         )
     if not before and not table.keys:
         raise server.error(
-            f"cannot tell which row of {table.name} a change is about: the table has no primary "
-            "key that is checked at once (NOT DEFERRABLE), or REPLICA IDENTITY NOTHING",
+            f"cannot identify the changed rows of {table.name}: the table has no primary key "
+            "that is NOT DEFERRABLE, or REPLICA IDENTITY NOTHING",
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); or REPLICA IDENTITY USING INDEX ...; or "
             "REPLICA IDENTITY FULL, and read it with before=True.",
             table=table.name,
@@ -294,7 +297,7 @@ def prepare_publication(
     *,
     truncations: bool,
 ) -> None:
-    """Create the publication of the tables if it is absent; raise if it lacks something.
+    """Create the publication of the tables if it is absent; raise if it is incomplete.
 
     `columns`, `truncations`: as for `check_published`.
     """
@@ -322,7 +325,7 @@ def check_published(
     *,
     truncations: bool,
 ) -> None:
-    """Raise unless the tables are there, and all changes of their rows are published.
+    """Raise unless the tables exist, and all changes of their rows are published.
 
     `columns`: names of those that are read. `truncations`: these have to be published, too.
     """
@@ -334,18 +337,17 @@ def check_published(
     ).fetchone()
     if row is not None and not all(row[1:] if truncations else row[2:]):
         raise server.error(
-            "needs inserts, updates, deletes and truncations, and the publication "
-            f"{quoted_publication} does "
-            "not have all",
+            "needs inserts, updates, deletes and truncations, but the publication "
+            f"{quoted_publication} lacks some of them",
             f"ALTER PUBLICATION {quoted_publication} SET (publish = 'insert, update, delete, "
-            "truncate'); what "
-            "it did not have is not in the log: after the query has read some, begin with a new "
-            'slot and checkpoint. Truncations are not needed with on_truncate="skip".',
+            "truncate'); changes that it lacked are not in the log: if the query has read "
+            "changes before, begin with a new slot and checkpoint. Truncations are not needed "
+            'with on_truncate="skip".',
         )
     if row is not None and not row[0] and any(table.partitioned for table in tables):
         raise server.error(
-            f"reads a partitioned table, whose changes the publication {quoted_publication} has "
-            "by partition",
+            f"reads a partitioned table, but the publication {quoted_publication} publishes its "
+            "changes by partition",
             f"ALTER PUBLICATION {quoted_publication} SET (publish_via_partition_root = true);",
         )
     has_filters = connection.info.server_version >= 15_00_00
@@ -360,24 +362,24 @@ def check_published(
         if scalar(connection, "SELECT to_regclass(%s)::oid::bigint", quoted) != table.oid:
             raise server.error(
                 f"read the table {table.name}, which was dropped, renamed, or created again",
-                "To read the table of that name: a new slot and a new checkpoint, so that the "
-                "query begins with a snapshot. A renamed table: rename it back.",
+                "To read the table that now has that name, use a new slot and a new checkpoint, "
+                "so that the query begins with a snapshot. If it was renamed, rename it back.",
                 table=table.name,
             )
         if table.parts not in published:
             raise server.error(
-                f"reads {table.name}, which the publication {quoted_publication} does not have",
+                f"reads {table.name}, which is not in the publication {quoted_publication}",
                 f"ALTER PUBLICATION {quoted_publication} ADD TABLE {quoted}; its changes before "
-                "that are not "
-                "in the log: after the query has read some, begin with a new slot and checkpoint.",
+                "that are not in the log: if the query has read changes before, begin with a new "
+                "slot and checkpoint.",
                 table=table.name,
             )
         names, row_filter = published[table.parts]
         if row_filter is not None or (names is not None and not set(columns) <= set(names)):
             raise server.error(
-                f"reads {table.name}, of which the publication {quoted_publication} has some "
-                "rows or columns",
-                "Publish the whole table; leave rows and columns out in the flow.",
+                f"reads {table.name}, but the publication {quoted_publication} has only some of "
+                "its rows or columns",
+                "Publish the whole table, and filter rows and columns in the flow.",
                 table=table.name,
             )
 
@@ -392,7 +394,7 @@ class SlotState:
 
 
 def read_slot(connection: Connection, server: PostgresServer, slot: str) -> SlotState | None:
-    """Return the state of a slot, ``None`` if it is absent; raise if it cannot be used."""
+    """Return the state of a slot, ``None`` if it does not exist; raise if it cannot be used."""
     row = connection.execute(
         "SELECT plugin, database, temporary, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, "
         "active_pid, wal_status, (restart_lsn - '0/0'::pg_lsn)::bigint "
@@ -404,17 +406,17 @@ def read_slot(connection: Connection, server: PostgresServer, slot: str) -> Slot
     plugin, database, temporary, confirmed, active_pid, status, restart = row
     if plugin != "pgoutput" or database != connection.info.dbname or temporary:
         raise server.error(
-            f"cannot use the slot {slot!r}: it is physical, temporary, of another database, or of "
-            "another plugin than pgoutput",
-            "Name another slot; the source creates it.",
+            f"cannot use the slot {slot!r}: it is physical, temporary, in another database, or "
+            "has a plugin other than pgoutput",
+            "Give another slot=; the source creates it.",
             slot=slot,
         )
     if status == "lost" or restart is None:
         raise server.error(
-            f"has lost its slot {slot!r}: the server has removed log that the query has not read "
+            f"has lost its slot {slot!r}: the server has removed log that the query had not read "
             "(max_slot_wal_keep_size)",
-            f"SELECT pg_drop_replication_slot('{slot}'); and start with a new checkpoint, so that "
-            "the query begins with a snapshot. Raise max_slot_wal_keep_size.",
+            f"SELECT pg_drop_replication_slot('{slot}'); and start with a new checkpoint, so "
+            "that the query begins with a snapshot. Increase max_slot_wal_keep_size.",
             slot=slot,
         )
     end = scalar(connection, _END)
@@ -427,7 +429,7 @@ def end_of_log(connection: Connection) -> int:
 
 
 def create_slot(server: PostgresServer, slot: str) -> None:
-    """Create a slot; this waits for the transactions that are running."""
+    """Create a slot; this waits for running transactions."""
     with (
         server.translating(f"cannot create the slot {slot!r}"),
         server.connect(replication=True) as connection,
@@ -444,7 +446,7 @@ def identify(server: PostgresServer, connection: Connection) -> tuple[str, int]:
     level = scalar(connection, "SHOW wal_level")
     if level != "logical":
         raise server.error(
-            f"needs a server with wal_level = logical, and it is {level}",
+            f"needs a server with wal_level = logical, but it is {level}",
             "ALTER SYSTEM SET wal_level = 'logical'; and restart the server.",
         )
     with (

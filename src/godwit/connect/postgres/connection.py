@@ -29,16 +29,16 @@ _OF_PSYCOPG: Final = {
     *("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"),
 }
 _KINDS: Final = (
-    ('missing "="', "a word in it has no = and no value; does a value with a blank lack quotes?"),
+    ('missing "="', "a word in it has no = and no value; is a value with a blank not quoted?"),
     ("unterminated quoted string", "a quotation mark in it is not closed"),
-    ("invalid connection option", "it names a parameter that PostgreSQL does not have"),
-    ("invalid URI query parameter", "it names a parameter that PostgreSQL does not have"),
-    ("unexpected spaces", "there are blanks in it"),
-    ("percent-encoded", "a % in it is not followed by two hexadecimal digits that may stand there"),
+    ("invalid connection option", "it has a parameter that PostgreSQL does not know"),
+    ("invalid URI query parameter", "it has a parameter that PostgreSQL does not know"),
+    ("unexpected spaces", "it has blanks"),
+    ("percent-encoded", "a % in it is not followed by two valid hexadecimal digits"),
 )
 _REMEDY: Final = (
     "Write \"host=... dbname=... user=... password='...'\", a URI whose password has %40 for @, "
-    "%2F for / and %25 for %, or a mapping; or leave the password to PGPASSWORD or ~/.pgpass."
+    "%2F for / and %25 for %, or a mapping; or give the password by PGPASSWORD or ~/.pgpass."
 )
 
 
@@ -48,7 +48,7 @@ _PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 def table_parts(
     table: str, where: str = "PostgreSQL sink", error: type[GodwitError] = SinkError
 ) -> tuple[str, ...]:
-    """Return the name of a table, with its schema in front if there is one, without SQL's quotes.
+    """Return the name of a table, after its schema, if it has one, without SQL's quotes.
 
     Raises `error` if that is not a name. Names without quotes are taken as they are, too.
 
@@ -62,11 +62,10 @@ def table_parts(
         has_quotes = '"' in table and "\0" not in table
         quoted_name = '"' + table.replace('"', '""') + '"'
         raise error(
-            f"{where}: {table!r} does not name a table.",
+            f"{where}: {table!r} is not a valid table name.",
             remedy='Give "table" or "schema.table".'
             + (
-                " A name that has quotation marks, or a dot, is written as in SQL: "
-                f"{quoted_name!r}."
+                f" Quote a name that has quotation marks, or a dot, as in SQL: {quoted_name!r}."
                 if has_quotes
                 else ""
             ),
@@ -89,7 +88,7 @@ def check_dsn(
     """Raise `error` if a connection string is malformed."""
     problem = _dsn_problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
-        raise error(f"{where}: the connection string cannot be used: {problem}.", remedy=_REMEDY)
+        raise error(f"{where}: the connection string is not valid: {problem}.", remedy=_REMEDY)
 
 
 def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
@@ -109,7 +108,7 @@ def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 
 def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
-    """Return server, database and schemas of a connection string, and nothing else.
+    """Return only server, database and schemas of a connection string.
 
     Examples
     --------
@@ -126,7 +125,7 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 
 def place_of_table(dsn: str | Mapping[str, Any], table: str) -> str:
-    """Return a text that identifies a table, with its schema or without; without secrets."""
+    """Return a text that identifies a table, with or without its schema; without secrets."""
     server, parts = server_of_dsn(dsn), table_parts(table)
     schema = () if len(parts) > 1 or "search_path" in server else ("public",)
     return f"{server} {plain_name((*schema, *parts))}"
@@ -169,7 +168,7 @@ def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
         return _jdbc_problem(dsn.strip())
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
-        return "it holds a zero byte"
+        return "it contains a zero byte"
     try:
         parameters = _connection_parameters(dsn)
         parameters = dict(conninfo_to_dict(make_conninfo(**parameters)))
@@ -177,34 +176,34 @@ def _dsn_problem(dsn: str | Mapping[str, Any]) -> str | None:
         text = str(error)
         return next((said for kind, said in _KINDS if kind in text), "it cannot be read")
     except (TypeError, UnicodeError):
-        return "it holds values that are not text"
+        return "it has values that are not text"
     ports = str(parameters.get("port") or "")
     if not re.fullmatch(r"\s*\d*\s*(,\s*\d*\s*)*", ports):
         return "its port is not a number; is there an unescaped / or : in the password?"
     host, database = str(parameters.get("host") or ""), str(parameters.get("dbname") or "")
     if "@" in host or "://" in host:
-        return "its host holds an @ or ://; is there an unescaped @ in the password?"
+        return "its host contains an @ or ://; is there an unescaped @ in the password?"
     is_unescaped = isinstance(dsn, str) and "://" in dsn and database in dsn
     if "://" in database or ("@" in database and is_unescaped):
-        return "its database holds an @ or ://; is there an unescaped / in the password?"
+        return "its database contains an @ or ://; is there an unescaped / in the password?"
     return None
 
 
 def _jdbc_problem(url: str) -> str:
-    """Return what a JDBC URL is to be written as; only server and database are quoted."""
+    """Return how to write a JDBC URL for libpq; only server and database are quoted."""
     if not url.lower().startswith("jdbc:postgresql:"):
-        return "it is a JDBC URL, and not of PostgreSQL"
+        return "it is a JDBC URL, and not for PostgreSQL"
     parts = re.fullmatch(r"(?is)jdbc:postgresql:(?://([\w.-]*(?::\d+)?)/)?(\w*)/?(?:\?.*)?", url)
     server, database = ("HOST", "DATABASE") if parts is None else parts.groups()
     return (
-        "it is a JDBC URL, which libpq does not read. Write "
+        "it is a JDBC URL, which libpq does not support. Write "
         f"postgresql://{server or 'localhost'}/{database}, with user and password as parameters "
         "(?user=...&password=...) or as PGUSER and PGPASSWORD"
     )
 
 
 def scalar(connection: Connection, query: LiteralString | sql.Composed, *parameters: object) -> Any:
-    """Return the first value of the first row of a query's result; ``None`` without a row."""
+    """Return the first value of the first row of a query's result; ``None`` if it has no row."""
     row = connection.execute(query, parameters or None).fetchone()
     return None if row is None else row[0]
 

@@ -1,4 +1,4 @@
-"""Rows on their way to PostgreSQL: as text for COPY; and finding rows that the server refuses.
+"""Writing rows to PostgreSQL: text for COPY, and the search for rows that the server refuses.
 
 **Refused rows** are found one by one, by halving the refused batch.  A constraint, a trigger or
 the syntax of an ``inet`` refuses a row when the row arrives, which is after its epoch was
@@ -40,7 +40,7 @@ a lock that is not to be had, intervention of an operator, system error."""
 
 
 class UnwritableRowsError(Exception):
-    """Rows have values without a text form."""
+    """Some rows have values that cannot be written as text."""
 
 
 def may_concern_rows(error: psycopg.Error | UnwritableRowsError) -> bool:
@@ -95,10 +95,10 @@ def _bisect_refused(
 
 
 def _refusal_reason(error: psycopg.Error | UnwritableRowsError) -> str:
-    """Return the reason for which the server or the encoder refused a row."""
+    """Return why the server or the encoder refused a row."""
     if isinstance(error, UnwritableRowsError):
         return f"cannot be written as text: {error_text(error)}"
-    return f"the server says: {error.diag.message_primary or error_text(error)}"
+    return f"the server reports: {error.diag.message_primary or error_text(error)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def csv_rows(columns: Sequence[pa.Array]) -> bytes:
 
 
 def _csv_field(values: pa.Array) -> pa.Array:
-    """Return values in a type whose CSV text PostgreSQL reads back exactly."""
+    """Convert values to a type whose CSV text PostgreSQL reads exactly."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         return _csv_field(values.dictionary_decode())

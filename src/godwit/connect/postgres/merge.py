@@ -1,4 +1,4 @@
-"""SQL by which the rows of an epoch, copied into a temporary table, change a table by key.
+"""SQL statements that apply an epoch's rows, copied to a temporary table, to a table by key.
 
 Every statement is within the transaction of the epoch.  Null is equal to null in keys: indexes
 serve ``=`` and ``IS NULL``, but not ``IS NOT DISTINCT FROM``, so keys with nulls are compared by a
@@ -29,12 +29,12 @@ STAGE: Final = "godwit_stage"
 _FORMER: Final = "godwit_former"
 _NEXT: Final = "godwit_next"
 RESERVED: Final = (STAGE, _FORMER, _NEXT)
-"""Names of tables that the sink needs for itself."""
+"""Names of tables that the sink uses internally."""
 _HISTORY_LOCK: Final = 0x60D318  # any number that others are unlikely to lock
 
 
 class StagedMerge:
-    """Change of a table by the rows of the temporary table `STAGE`.
+    """Merge of the temporary table `STAGE` into a table.
 
     `target`: the table. `layout`: what its rows and those of an epoch are. `row_number`: column of
     the temporary table by which the rows of a key are ordered.
@@ -70,7 +70,7 @@ class StagedMerge:
         )
 
     def apply(self, connection: Connection) -> None:
-        """Change the table by the rows of the temporary table, and drop that."""
+        """Apply the rows of the temporary table to the table, and drop the temporary table."""
         if self._layout.is_history:
             self._insert_versions(connection)
         else:
@@ -80,7 +80,7 @@ class StagedMerge:
         self._execute_with_names(connection, "DROP TABLE {stage}")
 
     def _upsert_rows(self, connection: Connection) -> None:
-        """Insert rows with sign 1, or update the rows with their keys unless these are newer."""
+        """Upsert rows with sign 1, unless the row with the same key is newer."""
         others = [name for name in self._columns if name not in self._layout.row_keys]
         newer: LiteralString = ""
         if self._layout.version:
@@ -107,7 +107,7 @@ class StagedMerge:
             )
 
     def _insert_versions(self, connection: Connection) -> None:
-        """Insert versions of rows, and end the rows before them; a delete only ends a row."""
+        """Insert versions of rows, and end the previous versions; a delete only ends a version."""
         layout = self._layout
         keys = layout.row_keys
         values = [name for name in self._columns if name not in {*keys, layout.version}]
@@ -207,7 +207,7 @@ class StagedMerge:
     def _same_keys(
         self, left: str, right: str, keys: Sequence[str] | None = None
     ) -> list[sql.Composed]:
-        """Return the conditions that rows of two tables have the same keys: without nulls, with.
+        """Return the conditions that rows of two tables have equal keys: without and with nulls.
 
         `left`, `right`: aliases. `keys`: by default those of the rows; only the first may be null.
         """

@@ -1,4 +1,4 @@
-"""Messages of PostgreSQL's logical replication, as its plugin ``pgoutput`` writes them.
+"""Messages of PostgreSQL's logical replication, in the format of its plugin ``pgoutput``.
 
 Version 1 of the protocol: a transaction is a Begin, the changes of its rows, and a Commit, in the
 order of commits. A Relation message describes a table before its first change, and again after it
@@ -26,7 +26,7 @@ Value = Any  # bytes, ``None`` or `UNCHANGED`
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column of a table when it was changed."""
+    """A column of a table at the time of a change."""
 
     name: str
     type_oid: int
@@ -36,7 +36,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table when it was changed."""
+    """A table at the time of a change."""
 
     oid: int
     whole: bool  # changes have the whole former row
@@ -85,7 +85,7 @@ def relation_of(message: bytes) -> int:
 
 
 def num_signed_rows(message: bytes) -> int:
-    """Return the largest number of rows with a sign that an insert, update or delete makes."""
+    """Return the maximum number of signed rows that an insert, update or delete yields."""
     return 2 if message[0] == UPDATE and message[5] != NEW else 1
 
 
@@ -108,7 +108,7 @@ def read_row(message: bytes, offset: int) -> tuple[list[Value], int]:
 
 
 def read_change(message: bytes) -> tuple[list[Value] | None, bool, list[Value] | None]:
-    """Return the former row, whether that is all (else only its key), and the new row."""
+    """Return the former row, whether it is complete (else only its key), and the new row."""
     marker = message[5]
     if message[0] == INSERT:
         return None, True, read_row(message, 6)[0]

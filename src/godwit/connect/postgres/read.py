@@ -122,7 +122,7 @@ def postgres(
     where = "The PostgreSQL source"
     if not isinstance(dsn, str | Mapping):
         raise SourceError(
-            f"{where} was given a connection of type {type(dsn).__name__}.",
+            f"{where} has a connection of type {type(dsn).__name__}.",
             remedy='Give "host=... dbname=..." or a mapping.',
         )
     check_dsn(dsn, where, SourceError)
@@ -141,8 +141,8 @@ def postgres(
     )
     if not isinstance(slot, str) or not re.fullmatch("[a-z0-9_]{1,63}", slot):
         raise SourceError(
-            f"{where} was given the slot {slot!r}.",
-            remedy="Name it by 1 to 63 of the characters a-z, 0-9 and _.",
+            f"{where} has slot={slot!r}, which is not a valid name.",
+            remedy="Use 1 to 63 of the characters a-z, 0-9 and _.",
         )
     return PostgresSource(
         PostgresServer(dsn, f"The PostgreSQL source of {listing(list(options.tables))}"),

@@ -124,7 +124,7 @@ class DeliveredEpochs:
         target.check_privileges(connection, self.identifier, ["SELECT", "INSERT", "UPDATE"])
 
     def _follow_table(self, connection: Connection) -> None:
-        """Update the row about a table that was renamed, moved or restored."""
+        """Update the row of a table that was renamed, moved or restored."""
         row = self._own_row(connection)
         here = (self._schema, self._table, self.oid)
         if row is not None and (row.schema, row.target, row.oid) != here:
@@ -132,7 +132,7 @@ class DeliveredEpochs:
             self.overwrite(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
-        """Return the row of ``godwit_epochs`` about this table, by object id or else by name."""
+        """Return the row of ``godwit_epochs`` for this table, by object id or else by name."""
         rows = self._read_rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
@@ -149,7 +149,7 @@ class DeliveredEpochs:
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
-        """Return the row about this table in ``godwit_epochs`` of another schema.
+        """Return the row for this table in ``godwit_epochs`` of another schema.
 
         ``None`` if none is.
         """
@@ -166,7 +166,7 @@ class DeliveredEpochs:
         return next((row for row in rows if row.oid == self.oid), None)
 
     def _read_rows(self, connection: Connection, schema: str) -> list[_Row]:
-        """Return the rows about this query and sink in ``godwit_epochs`` of a schema."""
+        """Return the rows for this query and sink in ``godwit_epochs`` of a schema."""
         statement: LiteralString = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
@@ -218,7 +218,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> None:
-        """Record a point as a table's last epoch (default: ours), whatever was recorded before."""
+        """Record a point as a table's last epoch (default: this table), unconditionally."""
         connection.execute(self._record_statement(_RECORD, point, target, oid))
 
     def record_once(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
@@ -239,7 +239,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> sql.Composed:
-        """Return `statement`, which records an epoch for a table (default: ours), filled in."""
+        """Return the filled-in `statement`, which records an epoch for a table (default: this)."""
         return self._format_statement(
             statement,
             self._schema,
@@ -251,7 +251,7 @@ class DeliveredEpochs:
         )
 
     def has_other_writers(self, connection: Connection) -> bool:
-        """Return whether another query or sink has written to the table too."""
+        """Return whether another query or sink has also written to the table."""
         statement = self._format_statement(
             "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
             "AND (query_id, sink) <> ({query}, {sink}))",
@@ -294,14 +294,14 @@ class PostgresSink(TargetSink):
         table = plain_name(parts)
         if parts[-1] in {EPOCHS, *RESERVED}:
             raise SinkError(
-                f"PostgreSQL sink: table {table} has a name that the sink needs for itself.",
+                f"PostgreSQL sink: table {table} has a name that the sink uses internally.",
                 remedy="Choose another name.",
             )
         if epoch_column is not None and mode not in {"append", "changes"}:
             raise SinkError(
                 f"PostgreSQL sink on table {table}: epoch_column={epoch_column!r} has no effect "
-                "where rows are replaced.",
-                remedy='Use mode="append", or leave epoch_column out.',
+                "if rows are replaced.",
+                remedy='Use mode="append", or omit epoch_column=.',
             )
         check_dsn(dsn)
         super().__init__("PostgreSQL", secrets=secrets_of_dsn(dsn), rejects=rejects, table=table)
@@ -328,7 +328,7 @@ class PostgresSink(TargetSink):
 
     @property
     def place(self) -> str:
-        """Text that identifies the table, with its schema or without."""
+        """Text that identifies the table, with or without its schema."""
         return place_of_table(self._dsn, self._table)
 
     def row_check(self) -> RowCheck:
@@ -336,7 +336,7 @@ class PostgresSink(TargetSink):
         return self._row_check
 
     def _fit(self, context: SinkContext) -> None:
-        """Set the table as it has to be for the rows; raise if options do not fit them."""
+        """Set the table's required layout; raise if options do not fit the rows."""
         context = self._set_layout(context)
         self._schema = self._rows_schema = storable_schema(context.schema)
         for field in self._schema:
@@ -348,8 +348,9 @@ class PostgresSink(TargetSink):
         if self._epoch_column is not None:
             if self._epoch_column in self._schema.names:
                 raise self._target_error(
-                    f"cannot put epochs into column {self._epoch_column!r}, which the rows have",
-                    "Give epoch_column another name.",
+                    f"cannot use {self._epoch_column!r} as epoch_column=, since the rows have a "
+                    "column of that name",
+                    "Choose another name for epoch_column=.",
                 )
             self._schema = self._schema.append(pa.field(self._epoch_column, pa.int64()))
         self._copied_names = self._layout.rows_schema(self._schema).names
@@ -404,16 +405,23 @@ class PostgresSink(TargetSink):
             return self._epochs.last_point(self._connected())
 
     def cannot_roll_back(self) -> str | None:
-        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can."""
+        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can be."""
         if self._context.complete:
             return None
         if self._target.keys:
-            return "rows that were replaced by later ones are gone (later ones come again)"
+            return (
+                "rows that were replaced by later ones cannot be restored (later ones will be "
+                "written again)"
+            )
         if self._epoch_column is None:
-            return "rows of the table do not say which epoch they are of, as with epoch_column="
+            return "rows of the table do not have their epoch, as with epoch_column="
         with self._reading_epochs():
             others = self._epochs.has_other_writers(self._connected())
-        return "others write to the table too, and count epochs of their own" if others else None
+        return (
+            "other writers also write to the table, with their own epoch numbers"
+            if others
+            else None
+        )
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
         """Delete rows of later epochs (in complete mode the next delivery does), or raise."""
@@ -426,8 +434,8 @@ class PostgresSink(TargetSink):
             shared = epochs.latest_epoch - 1
         elif shared < 0:
             raise self._target_error(
-                "cannot be rolled back: the first epoch of its rows that is of another history "
-                "is unknown",
+                "cannot be rolled back: it is unknown from which epoch on its rows belong to "
+                "another history",
                 f"Delete rows by their column {self._epoch_column!r}, then start with "
                 'on_divergence="new_writer".',
             )
@@ -449,7 +457,7 @@ class PostgresSink(TargetSink):
         self._last_epoch = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record `point` in ``godwit_epochs`` as the last epoch, whatever is recorded there."""
+        """Record `point` in ``godwit_epochs`` as the last epoch, unconditionally."""
         with self._reading_epochs():
             self._epochs.overwrite(self._connected(), point)
         self._last_epoch = point.epoch
@@ -471,7 +479,8 @@ class PostgresSink(TargetSink):
         """
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Either all of it is in the table or none; fix the cause and start the query again.",
+            "The table has either all of the epoch or none of it; fix the cause and start the "
+            "query again.",
             epoch=output.epoch,
         ):
             self._write_with_retries(output)
@@ -503,7 +512,7 @@ class PostgresSink(TargetSink):
         return self._connection
 
     def _write_with_retries(self, output: EpochOutput) -> None:
-        """Write an epoch; repeat it after a lost connection, or a conflict of transactions."""
+        """Write an epoch; repeat it after a lost connection, or a transaction conflict."""
         retries, was_lost = CommitRetries(self._retry_policy), False
         while True:
             retries.begin(0)
@@ -539,10 +548,11 @@ class PostgresSink(TargetSink):
             if before < self._last_epoch:
                 raise self._target_error(
                     f"has epochs up to {before}, and epochs up to {self._last_epoch} were "
-                    "delivered to it in this run: the server has gone back, as after a failover to "
-                    "a replica that did not have everything",
-                    "Restore the table; or start from a backup of the checkpoint that is as old; "
-                    'or continue without the epochs in between, start(on_divergence="new_writer").',
+                    "delivered to it in this run: the server has lost commits, as after a "
+                    "failover to a replica that lagged behind",
+                    "Restore the table; or start from a backup of the checkpoint from that time; "
+                    "or continue without the epochs in between, "
+                    'start(on_divergence="new_writer").',
                     epoch=output.epoch,
                 )
             if is_complete_result(output, self._context):
@@ -608,7 +618,7 @@ class PostgresSink(TargetSink):
                 row += part.num_rows
 
     def _batches_of_epoch(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield an epoch's rows in batches of bounded size, with the epoch column if asked for."""
+        """Yield an epoch's rows in batches of bounded size, with the epoch column if requested."""
         layout = self._layout
         if layout.order_by or layout.context.kind != "rows":
             rows = layout.rows(output, self._rows_schema)

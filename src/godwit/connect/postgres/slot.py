@@ -1,4 +1,4 @@
-"""Changes from a replication slot: one connection that streams.
+"""Stream of changes from a replication slot, over one connection.
 
 The server decodes its log once, as long as the connection lasts.  The slot is advanced behind
 commits only, so after a crash the server sends the changes again.
@@ -43,7 +43,7 @@ _DATA, _KEEPALIVE = b"wk"
 _CHANGES: Final = frozenset(b"IUD")
 
 _STREAMS: Final[dict[tuple[str, str], weakref.ref[ChangeStream]]] = {}
-"""Server and slot → the stream of this process that reads it."""
+"""Server and slot → this process's stream that reads it."""
 
 
 class ChangeStream(LogStream):
@@ -92,7 +92,7 @@ class ChangeStream(LogStream):
         super().close()
 
     def _start_stream(self, control: Connection, begin: LogPlace) -> None:
-        """Begin to stream what follows `begin`; raise if the slot does not have it."""
+        """Start streaming from `begin`; raise if the slot does not have it."""
         key = (self._server.name, self._slot)
         other = _STREAMS[key]() if key in _STREAMS else None
         if other is not None and other is not self:
@@ -105,10 +105,10 @@ class ChangeStream(LogStream):
                 raise self.missing_slot()
             if time.monotonic() > deadline_s:
                 raise self._server.error(
-                    f"cannot read the slot {self._slot!r}, which process {state.active_pid} of the "
-                    "server is reading for another query or program",
-                    "Give each query a slot of its own. If that program has ended without closing "
-                    f"its connection: SELECT pg_terminate_backend({state.active_pid});",
+                    f"cannot read the slot {self._slot!r}: the server's process "
+                    f"{state.active_pid} reads it for another query or program",
+                    "Give each query its own slot. If that program has ended without closing its "
+                    f"connection: SELECT pg_terminate_backend({state.active_pid});",
                     slot=self._slot,
                 )
             time.sleep(_RETRY_S)
@@ -118,10 +118,10 @@ class ChangeStream(LogStream):
         if state is not None and state.confirmed > begin.lsn:
             self.close()
             raise self._server.error(
-                f"has read to {lsn_text(begin.lsn)}, and its slot {self._slot!r} begins at "
+                f"has read to {lsn_text(begin.lsn)}, but its slot {self._slot!r} begins at "
                 f"{lsn_text(state.confirmed)}: another query or program has read the slot since",
                 "Start with a new slot and a new checkpoint, so that the query begins with a "
-                "snapshot; and give each query a slot of its own.",
+                "snapshot; and give each query its own slot.",
                 slot=self._slot,
             )
         self.confirm(LogPlace(self._confirmed, 0))
@@ -151,23 +151,23 @@ class ChangeStream(LogStream):
             raise psycopg.errors.lookup(state.decode())(message)
 
     def missing_slot(self) -> SourceError:
-        """Return the error for a slot that is gone."""
+        """Return the error for a slot that no longer exists."""
         return self._server.error(
-            f"has no slot {self._slot!r} any more: it was dropped, or the server is another one, "
-            "such as a standby that took over",
+            f"no longer has its slot {self._slot!r}: it was dropped, or this is another server, "
+            "such as a promoted standby",
             "Start with a new checkpoint, so that the query begins with a snapshot. On PostgreSQL "
             "17 and newer, slots with failover = true survive a failover.",
             slot=self._slot,
         )
 
     def confirm(self, place: LogPlace) -> None:
-        """Let the server remove its log up to `place`, and free the buffer up to it."""
+        """Allow the server to remove its log up to `place`, and free the buffer up to it."""
         self._confirmed = max(self._confirmed, place.lsn)
         super().confirm(place)
         self._send_status()
 
     def _send_status(self, *, asks: bool = False) -> None:
-        """Report the arrived and the committed position; `asks`: for an answer."""
+        """Report the received and the committed position; `asks`: for a reply."""
         if self._connection is None:
             return
         arrived = max(self.reached, self._confirmed)
@@ -242,7 +242,7 @@ class ChangeStream(LogStream):
         return 0, 0
 
     def _take_relation(self, relation: Relation) -> None:
-        """Note how changes of a table are decoded from now on."""
+        """Record how changes of a table are decoded from now on."""
         try:
             self._relations[relation.oid] = self._read(relation)
         except SourceError as error:

@@ -1,4 +1,4 @@
-"""Rows that tables had before their changes are read: in order of their keys, part by part.
+"""Snapshots: existing rows of tables, read in parts, in order of their keys, before the changes.
 
 All parts are of one moment, which the server exports at an exact position of its log: a change that
 was committed before it is in the snapshot, and one committed later is not.  The export ends with
@@ -33,7 +33,7 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class PostgresSnapshot:
-    """One moment of the tables, as long as this object has its connection.
+    """Consistent view of the tables, while this object has its connection.
 
     The tables are locked before the moment: where one is rewritten or truncated after it, its rows
     of the moment are gone.
@@ -62,7 +62,7 @@ class PostgresSnapshot:
 
     @property
     def closed(self) -> bool:
-        """True if the connection, and the moment with it, is gone."""
+        """True if the connection, and with it the consistent view, is lost."""
         return self._connection.closed or self._connection.broken
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class PostgresSnapshot:
     def keys_after(
         self, table: PostgresTable, after: Key | None, up_to: Key | None, rows: int
     ) -> tuple[int, Key | None]:
-        """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
+        """Return the number of the next rows of a table, at most `rows`, and the last row's key."""
         count, keys = self._every_key(table, after, up_to, rows, rows)
         return count, keys[-1] if keys else None
 
@@ -125,13 +125,13 @@ class PostgresSnapshot:
 
 
 def begin_at(connection: Connection, token: str) -> None:
-    """Begin a transaction that reads the moment of an exported snapshot."""
+    """Begin a transaction that reads an exported snapshot."""
     connection.execute(_BEGIN)
     connection.execute(_set_snapshot_statement(token))
 
 
 def _set_snapshot_statement(token: str) -> sql.Composed:
-    """Return the statement by which a transaction reads the moment of an exported snapshot."""
+    """Return the statement that sets a transaction to an exported snapshot."""
     return sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(token))
 
 
@@ -188,7 +188,7 @@ def _copied_lines(connection: Connection, query: bytes) -> Iterator[bytes]:
         if not ended:
             raise psycopg.OperationalError(outcome.get_error_message())
     if not ended:
-        raise psycopg.OperationalError("the copy has ended early")
+        raise psycopg.OperationalError("the COPY ended before its last row")
 
 
 def _parse_csv_lines(lines: list[bytes], size: int, names: list[str]) -> pa.RecordBatch:
@@ -204,7 +204,7 @@ def _parse_csv_lines(lines: list[bytes], size: int, names: list[str]) -> pa.Reco
             quoted_strings_can_be_null=False,
         ),
     )
-    assert table.num_rows == len(lines), "a line is a row"
+    assert table.num_rows == len(lines), "each line has one row"
     return table.combine_chunks().to_batches()[0]
 
 

@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PostgresDecoding:
-    """Changes as ``pgoutput`` writes them, with values as text."""
+    """Decoder of changes in the format of ``pgoutput``, with values as text."""
 
     server: PostgresServer
 
     def change(self, message: bytes, _: TableReading) -> tuple[Row | None, bool, Row | None]:
-        """Return the former row, whether that is all (else only its key), and the new row."""
+        """Return the former row, whether it is complete (else only its key), and the new row."""
         return pgoutput.read_change(message)
 
     def num_rows(self, message: bytes) -> int:
-        """Return the largest number of rows with a sign that a change makes."""
+        """Return the maximum number of signed rows that a change yields."""
         return pgoutput.num_signed_rows(message)
 
     def column(self, values: Row, schema_field: pa.Field, _: TableReading) -> pa.Array:
@@ -107,12 +107,12 @@ class PostgresSource(TableSource):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The tables, as of sinks."""
+        """The tables, named as by sinks."""
         return tuple(dataset_of_table(self._server.dsn, name) for name in self._options.tables)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Texts that identify the tables, as of sinks."""
+        """Texts that identify the tables, as for sinks."""
         return tuple(place_of_table(self._server.dsn, name) for name in self._options.tables)
 
     def _read_table(self, connection: Connection, name: str) -> PostgresTable:
@@ -123,7 +123,7 @@ class PostgresSource(TableSource):
     # -- life cycle -------------------------------------------------------------------------------
 
     def open(self, position: Position | None) -> None:
-        """Check server, tables, publication and slot; raise if the position is not theirs."""
+        """Check server, tables, publication and slot; raise if the position belongs to others."""
         self.close()
         self._control = connection = self._server.connect()
         self._identity = identify(self._server, connection)
@@ -156,8 +156,8 @@ class PostgresSource(TableSource):
         if slot is not None:
             if slot.kept_bytes >= 1 << 30:
                 self.report(
-                    f"{self._server.where}: the server keeps {human_bytes(slot.kept_bytes)} of log "
-                    f"for the slot {self._slot!r}, until it is read."
+                    f"{self._server.where}: the server retains {human_bytes(slot.kept_bytes)} of "
+                    f"log for the slot {self._slot!r} until it is read."
                 )
         elif position is not None:
             raise self._stream.missing_slot()
@@ -165,19 +165,19 @@ class PostgresSource(TableSource):
             create_slot(self._server, self._slot)
 
     def _check_server(self, position: Position) -> None:
-        """Raise if a position is of another server."""
+        """Raise if a position is from another server."""
         assert self._identity is not None
         system, timeline = self._identity
         if position["system"] != system:
             raise self._server.error(
-                f"has read another database system: {position['system']}, and this is {system}",
-                f"Connect to the former one. {self._start_again}",
+                f"has read database system {position['system']}, but this is {system}",
+                f"Connect to the former server. {self._start_again}",
             )
         if position["timeline"] != timeline:
             raise self._server.error(
-                f"has read timeline {position['timeline']} of the server, and this is timeline "
-                f"{timeline}: another server took over, or it was restored from a backup, and may "
-                "lack changes that were read",
+                f"has read timeline {position['timeline']} of the server, but this is timeline "
+                f"{timeline}: a standby was promoted, or the server was restored from a backup, "
+                "and it may lack changes that were read",
                 self._start_again,
             )
 
@@ -193,7 +193,7 @@ class PostgresSource(TableSource):
 
     def _first_log_place(self, connection: Connection) -> int:
         slot = read_slot(connection, self._server, self._slot)
-        assert slot is not None, "it was there or created"
+        assert slot is not None, "it exists or was created"
         return slot.confirmed
 
     def _end_of_log(self, connection: Connection) -> int:
@@ -206,8 +206,8 @@ class PostgresSource(TableSource):
         return f"ALTER TABLE {table.name} REPLICA IDENTITY FULL;"
 
     def lag(self, position: Position) -> Lag:
-        """Return the bytes of log that the server keeps for the slot."""
-        with self._server.translating("cannot tell how far it is behind"):
+        """Return the bytes of log that the server retains for the slot."""
+        with self._server.translating("cannot determine its lag"):
             slot = read_slot(self._open_connection(), self._server, self._slot)
         size_bytes = None if slot is None else slot.kept_bytes
         return Lag(size_bytes=size_bytes, oldest_us=self._oldest_us(position))
@@ -226,12 +226,12 @@ class PostgresSource(TableSource):
             self._check_states()
 
     def _check_states(self) -> None:
-        """Raise, or warn, if rows were changed that the log does not name."""
+        """Raise, or warn, if rows were changed without being logged."""
         for number, table in enumerate(self._catalogued_tables):
             self._check_state(number, table)
 
     def _check_state(self, number: int, table: ChangedTable, *, keys: bool = True) -> None:
-        """Raise, or warn, if rows of a table were changed that the log does not name.
+        """Raise, or warn, if rows of a table were changed without being logged.
 
         `keys`: the log does not say which they are.
         """
@@ -246,8 +246,8 @@ class PostgresSource(TableSource):
         if any(now["files"].get(name) != file for name, file in state["files"].items()):
             self.report(
                 f"{self._server.where}: {table.name} was rewritten, or a partition of it was "
-                "rewritten, truncated, detached or dropped. If that changed rows, the log does not "
-                "have it: begin with a new slot and checkpoint."
+                "rewritten, truncated, detached or dropped. If that changed rows, the changes "
+                "are not in the log: begin with a new slot and checkpoint."
             )
         self._states = [*self._states]
         self._states[number] = {**state, "files": now["files"]}
@@ -293,7 +293,7 @@ class PostgresSource(TableSource):
     # -- changes ----------------------------------------------------------------------------------
 
     def _table_reading(self, relation: pgoutput.Relation) -> TableReading | None:
-        """Return where columns are in a table's changes; raise if they do not fit any more."""
+        """Return the positions of columns in a table's changes; raise if they no longer fit."""
         number = next(
             (n for n, t in enumerate(self._catalogued_tables) if t.oid == relation.oid), None
         )

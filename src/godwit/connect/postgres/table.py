@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NULLS_NOT_DISTINCT_SINCE = 15_00_00
 
-_TAKES_ALIKE: Final = "takes different texts for equal ones"
+_TAKES_ALIKE: Final = "treats different texts as equal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +123,14 @@ class TargetTable:
                     )
 
     def _check_row_security(self, connection: Connection) -> None:
-        """Raise if the table has row security, with which COPY cannot write, nor deletes see."""
+        """Raise if the table has row security, which prevents COPY, and hides rows from deletes."""
         if scalar(
             connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name_in_errors
         ):
             user = connection.info.user
             what = "deletes may miss rows" if self.deletes else "rows cannot be copied into it"
             raise self._table_error(
-                f"has row-level security that holds for {user}, under which {what}",
+                f"has row-level security that applies to {user}, under which {what}",
                 ("" if self.deletes else 'Use mode="upsert", which inserts; or ')
                 + f"ALTER ROLE {_quoted_name(user)} BYPASSRLS;",
             )
@@ -147,7 +147,7 @@ class TargetTable:
             if len(name.encode()) > limit:
                 raise self._table_error(
                     f"or its columns cannot have the name {name!r}, which is longer than the "
-                    f"{limit} bytes that the server keeps of a name",
+                    f"server's limit of {limit} bytes",
                     "Choose a shorter name; columns can be renamed before the sink.",
                 )
 
@@ -193,11 +193,11 @@ class TargetTable:
             self._name_in_errors,
         )
         if kind not in {None, "r", "p"}:
-            raise self._table_error("is not a table", "Name a table; views cannot be copied into.")
+            raise self._table_error("is not a table", "Use a table; COPY cannot write to views.")
         parts = "SELECT EXISTS (SELECT FROM pg_inherits WHERE inhparent = to_regclass(%s))"
         if kind == "p" and not scalar(connection, parts, self._name_in_errors):
             raise self._table_error(
-                "is partitioned, and has no partition that rows could go to",
+                "is partitioned, but has no partition",
                 f"CREATE TABLE ... PARTITION OF {self._name_in_errors} ...;",
             )
         return kind is not None
@@ -261,7 +261,7 @@ class TargetTable:
             if column.generated:
                 raise self._table_error(
                     f"computes column {field.name!r} itself",
-                    "Leave the column out of the flow's rows, or make it a plain column.",
+                    "Leave the column out of the flow's rows, or make it an ordinary column.",
                 )
             takes_text = column.is_enum and "text" in fitting.accepted
             accepted = column.type_name in fitting.accepted or takes_text
@@ -289,7 +289,7 @@ class TargetTable:
             if not scalar(connection, allowed, name, privilege):
                 purpose = "" if table == self.identifier else f"needs table {name}, which "
                 raise self._table_error(
-                    f"{purpose}may not be written by {user}",
+                    f"{purpose}cannot be written by {user}",
                     f"GRANT {', '.join(needed)} ON {name} TO {_quoted_name(user)};",
                 )
 
@@ -304,7 +304,7 @@ class TargetTable:
             )
 
     def _check_rules(self, connection: Connection) -> None:
-        """Raise if rules of the table would write something else than the rows, or nothing."""
+        """Raise if rules of the table would change the rows that are written."""
         events = ["2", "3"] if self.keys else []
         events += ["4"] if self.complete or self.deletes else []
         names = connection.execute(
@@ -319,9 +319,9 @@ class TargetTable:
                 f"DROP RULE {_quoted_name(name)} ON {self._name_in_errors};" for (name,) in names
             )
             raise self._table_error(
-                f"has a rule ON {what}, with which the server writes something else than the rows "
-                "of an epoch",
-                f"{drops} A trigger may do what it did.",
+                f"has a rule ON {what}, by which the server would not write the epoch's rows as "
+                "they are",
+                f"{drops} Use a trigger instead.",
             )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
@@ -370,7 +370,7 @@ class TargetTable:
             nulls = " NULLS NOT DISTINCT" if nullable else ""
             what = (
                 f"has a unique constraint on ({keys}) that is deferrable, with which the server "
-                "upserts nothing, though there be others"
+                "refuses all upserts"
                 if deferrable
                 else f"has a unique constraint on ({keys}) that {on_keys[0][2]}, which upserts "
                 "cannot use"
@@ -388,14 +388,14 @@ class TargetTable:
             raise self._table_error(
                 what,
                 f"ALTER TABLE {self._name_in_errors} {', '.join(actions)};"
-                + (" (beside it or instead)" if on_keys and not deferrable else ""),
+                + (" (in addition or instead)" if on_keys and not deferrable else ""),
             )
         if nullable and not any(fitting):
             raise self._table_error(
-                f"has a unique constraint on ({keys}) that lets a null key come twice",
+                f"has a unique constraint on ({keys}) that allows duplicate null keys",
                 f"ALTER TABLE {self._name_in_errors} ADD UNIQUE NULLS NOT DISTINCT ({keys}); "
-                "(PostgreSQL 15 or newer) beside it or instead, "
-                "or SET NOT NULL on the key columns.",
+                "(PostgreSQL 15 or newer) in addition or instead, or SET NOT NULL on the key "
+                "columns.",
             )
 
     def _table_error(self, what: str, remedy: str) -> SinkError:
@@ -425,7 +425,7 @@ def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
 
 
 def _decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Return the decimal digits of a type: before, and after the point."""
+    """Return the decimal digits of a type before and after the point."""
     if pa.types.is_decimal(dtype):
         return decimal_digits(dtype)
     return len(str(2 ** (dtype.bit_width - pa.types.is_signed_integer(dtype)))), 0

@@ -29,7 +29,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
 }
-"""Settings of a session that decide how values are written as text."""
+"""Session settings that determine the text format of values."""
 
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "bool": pa.bool_(),
@@ -59,7 +59,7 @@ class PostgresValueType:
 
     @property
     def natural(self) -> pa.DataType:
-        """Arrow type as which values are read by default."""
+        """Arrow type that values are read as by default."""
         if self.element is not None:
             return pa.list_(self.element.natural)
         if self.name == "numeric" and self.modifier >= 0:
@@ -71,7 +71,7 @@ class PostgresValueType:
         return _TYPES.get(self.name, pa.string())
 
     def can_be(self, dtype: pa.DataType) -> bool:
-        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        """Return whether values can be read as an Arrow type, exactly or with an error each."""
         if is_text(dtype) or dtype == self.natural:
             return True
         if self.element is not None:
@@ -171,8 +171,8 @@ def _array_elements(text: str | None, name: str) -> list[str | None] | None:
     elements: list[str | None] = []
     if not text.startswith("{") or _ELEMENT.sub("", inner).strip(",") != "":
         msg = (
-            f"column {name!r}: {text[:50]!r} is an array of more than one dimension, or counts "
-            "from another number than 1"
+            f"column {name!r}: {text[:50]!r} is an array with more than one dimension, or with a "
+            "lower bound other than 1"
         )
         raise ValueError(msg)
     for match in _ELEMENT.finditer(inner):

@@ -1,4 +1,4 @@
-"""Rows in hashes of Redis, exactly once: each by its key, with the epoch's number behind them.
+"""Rows in hashes of Redis by key, exactly once: the epoch's number is written after the rows.
 
 The invariant: the hash ``<prefix>:godwit:epochs`` says epoch n of a sink if the rows of every epoch
 up to n are written.  Rows are written in transactions, each of which is refused if the number has
@@ -68,7 +68,7 @@ class RedisSink(TargetSink):
             redis.ConnectionPool.from_url(url)
         except ValueError as error:
             raise SinkError(
-                f"Redis sink: the URL cannot be used: {self._secrets.hide(str(error))}.",
+                f"Redis sink: the URL is not valid: {self._secrets.hide(str(error))}.",
                 remedy='Write it as in "redis://user:password@host:6379/0".',
             ) from None
         self._client: redis.Redis | None = None
@@ -83,7 +83,7 @@ class RedisSink(TargetSink):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The prefix of the keys, after server and number of the database; empty: a socket."""
+        """The prefix of the keys, after server and number of the database; empty for a socket."""
         known = redis.ConnectionPool.from_url(self._url).connection_kwargs
         if "path" in known:
             return ()
@@ -91,7 +91,7 @@ class RedisSink(TargetSink):
         return (f"{server}/{known.get('db', 0)}.{self._prefix}",)
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows without a key, or with times that ISO 8601 does not write."""
+        """Return the check for rows without a key, or with times outside of ISO 8601."""
         keys, rules = self._layout.keys, (KNOWN_YEARS, NO_NANOSECONDS)
         name = (_NOT_RESERVED,) if len(keys) == 1 else ()
         checks = [
@@ -109,8 +109,9 @@ class RedisSink(TargetSink):
         context = self._set_layout(context)
         if context.complete:
             raise self._target_error(
-                "cannot replace a complete result: hashes of keys that are gone would stay",
-                'Leave out output="complete": the rows of changed keys replace their hashes.',
+                "cannot replace a complete result: hashes of keys that were removed would stay",
+                'Omit output="complete", so that only the rows of changed keys replace their '
+                "hashes.",
             )
         self._schema = storable_schema(context.schema)
         self._epochs = f"{self._prefix}:{_EPOCHS}"
@@ -137,20 +138,20 @@ class RedisSink(TargetSink):
         self._last_epoch = -1 if point is None else point.epoch
 
     def _check_server(self) -> None:
-        """Raise if the server cannot be reached, or would lose rows by itself."""
+        """Raise if the server cannot be reached, or may evict rows."""
         with self._translating_errors("cannot be opened", "Check the server and the URL."):
             client = self._connected_client()
             cluster = client.info("cluster").get("cluster_enabled")
             policy = str(client.info("memory").get("maxmemory_policy", ""))
         if cluster:
             raise self._target_error(
-                "is a cluster, which has no transactions over all keys",
-                "Write to a server, or to a topic of which a program fills the cluster.",
+                "is a cluster, which does not support transactions over all keys",
+                "Write to a single server, or to a topic from which a program fills the cluster.",
             )
         if policy.startswith("allkeys"):
             raise self._target_error(
-                f"evicts keys when its memory is full (maxmemory-policy {policy}), also rows and "
-                "epochs",
+                f"evicts keys when its memory is full (maxmemory-policy {policy}), including "
+                "rows and epochs",
                 "CONFIG SET maxmemory-policy noeviction",
             )
 
@@ -173,11 +174,14 @@ class RedisSink(TargetSink):
             return _point_of(self._connected_client().hget(self._epochs, self._epoch_field))
 
     def cannot_roll_back(self) -> str:
-        """Return, as text, that replaced rows are gone."""
-        return "rows that were replaced by later ones are gone (later ones come again)"
+        """Return, as text, that replaced rows cannot be restored."""
+        return (
+            "rows that were replaced by later ones cannot be restored (later ones will be "
+            "written again)"
+        )
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record `point` as the last epoch, whatever is recorded."""
+        """Record `point` as the last epoch, unconditionally."""
         with self._reading_epochs():
             self._connected_client().hset(
                 self._epochs, self._epoch_field, msgspec.json.encode(point)
@@ -216,7 +220,7 @@ class RedisSink(TargetSink):
     def _write_transaction(
         self, rows: Sequence[Row], output: EpochOutput, *, is_last: bool
     ) -> bool:
-        """Write rows in a transaction; `is_last`: with the number. Return whether that is new."""
+        """Write rows in a transaction; `is_last`: with the epoch. Return whether that is new."""
         with self._connected_client().pipeline(transaction=True) as transaction:
             transaction.watch(self._epochs)  # type: ignore[no-untyped-call]
             point = _point_of(transaction.hget(self._epochs, self._epoch_field))
@@ -227,8 +231,8 @@ class RedisSink(TargetSink):
                 raise self._target_error(
                     f"has epochs up to {before}, and epochs up to {self._last_epoch} were "
                     "delivered to it in this run: the server has lost its last writes",
-                    "Start from a backup of the checkpoint that is as old; or continue without the "
-                    'epochs in between, start(on_divergence="new_writer").',
+                    "Start from a backup of the checkpoint from that time; or continue without "
+                    'the epochs in between, start(on_divergence="new_writer").',
                     epoch=output.epoch,
                 )
             transaction.multi()
@@ -264,12 +268,12 @@ class RedisSink(TargetSink):
 
 
 def _point_of(text: Any) -> HistoryPoint | None:
-    """Return an epoch from its JSON text; ``None`` for none."""
+    """Return an epoch from its JSON text; ``None`` if there is no text."""
     return None if text is None else msgspec.json.decode(text, type=HistoryPoint)
 
 
 def _field_text(value: Any) -> bytes | str:
-    """Return a value as text of a field."""
+    """Return a value as the text of a field."""
     plain = value if isinstance(value, bytes) else _json_value(value)
     return plain if isinstance(plain, bytes | str) else _json_text(plain)
 
@@ -280,7 +284,7 @@ def _json_text(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value as JSON has it: times in ISO form, decimals as text, bytes in base 64."""
+    """Convert a value to JSON: times in ISO form, decimals as text, bytes in base 64."""
     if isinstance(value, dt.datetime):
         utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
         return utc.isoformat() + ("" if value.tzinfo is None else "Z")
@@ -300,7 +304,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _json_value_within(value: Any) -> Any:
-    """Return a value within another one as JSON has it, which has no NaN and no infinities."""
+    """Convert a nested value to JSON, which has no NaN and no infinities."""
     return None if isinstance(value, float) and not math.isfinite(value) else _json_value(value)
 
 
@@ -311,4 +315,4 @@ def _is_reserved(values: pa.Array) -> pa.BooleanArray | None:
     return pc.equal(values, pa.scalar(_EPOCHS.encode(), pa.binary()).cast(values.type))
 
 
-_NOT_RESERVED: Final = Rule(f"is {_EPOCHS!r}, under which the sink has its epochs", _is_reserved)
+_NOT_RESERVED: Final = Rule(f"is {_EPOCHS!r}, which the sink reserves for its epochs", _is_reserved)

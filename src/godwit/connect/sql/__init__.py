@@ -1,4 +1,4 @@
-"""Tables of SQL databases by SQLAlchemy: ``gw.sinks.sql``."""
+"""Tables of SQL databases, by SQLAlchemy: ``gw.sinks.sql``."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _ROWS: Final = 5_000  # of a statement's parameters
 _BYTES: Final = 8 * 2**20
 _CREATIONS: Final = 3  # tries
 _RETRIED: Final = ("1213", "1205", "40P01", "40001", "database is locked")
-"""Codes and texts of transactions that lost against another one."""
+"""Error codes and texts of transactions that were aborted for another one."""
 _STRICT: Final = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
@@ -100,8 +100,7 @@ class SqlSink(TargetSink):
             self._dialect = ""
         if self._dialect not in DIALECTS:
             raise SinkError(
-                "SQL sink: the URL does not name a database of MariaDB, MySQL, PostgreSQL or "
-                "SQLite.",
+                "SQL sink: the URL is not one of MariaDB, MySQL, PostgreSQL or SQLite.",
                 remedy='Write it as in "mariadb+pymysql://user:password@host/db" or '
                 '"sqlite:///file.db"; escape special characters of the password (%40 for @).',
             )
@@ -128,7 +127,7 @@ class SqlSink(TargetSink):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The table, by the naming of OpenLineage: that of MariaDB is MySQL's."""
+        """The table, named as by OpenLineage, with MySQL's scheme for MariaDB."""
         if self._dialect == "sqlite":
             return ()  # a file with other tables too
         kind, port, schema = _SERVERS[self._dialect]
@@ -149,13 +148,13 @@ class SqlSink(TargetSink):
         return self._row_check
 
     def _fit(self, context: SinkContext) -> None:
-        """Set the table as it has to be for the rows; raise if it cannot be."""
+        """Set the table's required layout; raise if there is none for the rows."""
         context = self._set_layout(context)
         self._schema = storable_schema(context.schema)
         percent = [name for name in self._schema.names if "%" in name]
         if percent and self._dialect in MYSQL and self._layout.keys:
             raise self._target_error(
-                f"cannot upsert column {percent[0]!r}: SQLAlchemy writes a % in a name twice, in "
+                f"cannot upsert column {percent[0]!r}: SQLAlchemy doubles a % in names in "
                 f"upserts of {self._dialect}",
                 "Rename the column in a map before the sink.",
             )
@@ -189,7 +188,7 @@ class SqlSink(TargetSink):
         )
 
     def _try_target(self) -> RowCheck:
-        """Check an existing table, or the columns of one that is to be created."""
+        """Check an existing table, or the columns of a table to be created."""
         self._engine = None  # not that of the sink itself
         with (
             contextlib.closing(self),
@@ -201,7 +200,7 @@ class SqlSink(TargetSink):
 
     def _opening_errors(self) -> contextlib.AbstractContextManager[None]:
         return self._translating_errors(
-            "cannot be opened", "Check the server, the URL and the rights of its user."
+            "cannot be opened", "Check the server, the URL and the privileges of its user."
         )
 
     def open(self, context: SinkContext) -> None:
@@ -232,7 +231,7 @@ class SqlSink(TargetSink):
         self._last_epoch = -1 if last is None else last.epoch
 
     def _connected_engine(self) -> sa.Engine:
-        """Return the engine; its connections are as the sink needs them."""
+        """Return the engine, whose connections have the settings that the sink needs."""
         if self._engine is None:
             options: dict[str, Any] = {"hide_parameters": True, "pool_pre_ping": True}
             if self._dialect in MYSQL:
@@ -244,7 +243,7 @@ class SqlSink(TargetSink):
             except (ModuleNotFoundError, NoSuchModuleError) as error:
                 raise self._target_error(
                     f"needs a driver that is not installed: {error}",
-                    "pip install 'godwit-streams[mariadb]', or the driver that the URL names.",
+                    "Run pip install 'godwit-streams[mariadb]', or install the driver of the URL.",
                 ) from error
             if self._dialect == "sqlite":  # whose driver begins transactions late
                 sa.event.listen(engine, "connect", _leave_transactions)
@@ -253,7 +252,7 @@ class SqlSink(TargetSink):
         return self._engine
 
     def _check_table(self, inspector: sa.Inspector) -> RowCheck:
-        """Return the check of rows; raise if there is a table that cannot take them."""
+        """Return the check of rows; raise if the existing table cannot store them."""
         keys, lengths, required = self._layout.keys, dict[str, int | None](), set[str]()
         if self._dialect in MYSQL:
             lengths = {
@@ -280,13 +279,13 @@ class SqlSink(TargetSink):
                         "of the rows"
                         if existing_column is not None
                         else f"has no column {column.name!r}",
-                        f"Let it be of type {ddl}, or cast the column in a map before the sink.",
+                        f"Give it the type {ddl}, or cast the column in a map before the sink.",
                     )
                 identity: Mapping[str, Any] = existing_column.get("identity") or {}
                 if existing_column.get("computed") or identity.get("always"):
                     raise self._target_error(
                         f"computes column {column.name!r} itself",
-                        "Leave the column out of the flow's rows, or make it a plain column.",
+                        "Leave the column out of the flow's rows, or make it an ordinary column.",
                     )
                 lengths[column.name] = getattr(existing_column["type"], "length", None)
                 if not existing_column["nullable"]:
@@ -315,27 +314,27 @@ class SqlSink(TargetSink):
         )
 
     def _check_further(self, columns: Sequence[Any]) -> None:
-        """Raise if columns that the rows do not have need a value."""
+        """Raise if columns that the rows lack need a value."""
         for column in columns:
             has_value = column.get("autoincrement") is True or column.get("computed")
             if not (column["nullable"] or column["default"] is not None or has_value):
                 raise self._target_error(
                     f"needs a value for column {column['name']!r}, which the rows do not have",
-                    "Give the column a default, or let it be null.",
+                    "Give the column a default, or make it nullable.",
                 )
 
     def _check_unique(self, inspector: sa.Inspector) -> None:
-        """Raise unless rows can be replaced by the keys, and by nothing else."""
+        """Raise unless rows can be replaced by the key columns, and only by them."""
         connection = cast("sa.Connection", inspector.bind)
         unique, exact = unique_keys(connection, self._table)
         keys = frozenset(self._layout.keys)
         named = listing(self._layout.keys)
         if keys not in exact:
             raise self._target_error(
-                f"has a unique key ({named}) that is not of all rows and whole values, deferrable, "
-                "or in a collation to which different texts are equal"
+                f"has a unique key ({named}) that covers only some rows or parts of values, is "
+                "deferrable, or has a collation that treats different texts as equal"
                 if keys in unique
-                else f"has no primary key ({named}), by which rows are replaced",
+                else f"has no primary key ({named}), which is needed to replace rows",
                 f"ALTER TABLE {self._place['table']} ADD PRIMARY KEY ({named}).",
             )
         replaces = self._dialect in MYSQL and unique != {keys}
@@ -345,12 +344,12 @@ class SqlSink(TargetSink):
             replaces = re.search(r"(?i)\bON\s+CONFLICT\s+(REPLACE|IGNORE)\b", text) is not None
         if replaces:
             raise self._target_error(
-                "has another unique key, of which the server would replace rows, too",
+                "has another unique key, by which the server would also replace rows",
                 "Drop it, or write to a table without it.",
             )
 
     def _check_mysql(self, inspector: sa.Inspector) -> None:
-        """Raise if the table has no transactions, or its text is not as it is in rows."""
+        """Raise if the table has no transactions, or does not store all text exactly."""
         statement = sa.text(
             "SELECT t.engine, c.column_name, c.character_set_name, c.collation_name "
             "FROM information_schema.tables t JOIN information_schema.columns c "
@@ -361,7 +360,7 @@ class SqlSink(TargetSink):
         for engine, column, charset, collation in inspector.bind.execute(statement, names):  # type: ignore[union-attr]  # a connection
             if str(engine).lower() != "innodb":
                 raise self._target_error(
-                    f"is of engine {engine}, which has no transactions",
+                    f"has the engine {engine}, which does not support transactions",
                     f"ALTER TABLE {self._place['table']} ENGINE = InnoDB.",
                 )
             if column in self._table.columns and charset not in {None, "utf8mb4"}:
@@ -372,10 +371,10 @@ class SqlSink(TargetSink):
             is_exact = str(collation).endswith(("nopad_bin", "0900_bin"))
             if column in self._layout.keys and charset is not None and not is_exact:
                 raise self._target_error(
-                    f"has key {column!r} in collation {collation}, to which different texts are "
-                    "equal",
-                    "Let it be of a binary collation without padding: utf8mb4_nopad_bin (MariaDB) "
-                    "or utf8mb4_0900_bin (MySQL).",
+                    f"has key {column!r} with collation {collation}, which treats different "
+                    "texts as equal",
+                    "Give it a binary collation without padding: utf8mb4_nopad_bin (MariaDB) or "
+                    "utf8mb4_0900_bin (MySQL).",
                 )
 
     def _own_row(self) -> sa.ColumnElement[bool]:
@@ -421,24 +420,27 @@ class SqlSink(TargetSink):
     def _reading_epochs(self) -> contextlib.AbstractContextManager[None]:
         return self._translating_errors(
             "its recorded epochs cannot be read",
-            "Check the server and the rights of its user, and start the query again.",
+            "Check the server and the privileges of its user, and start the query again.",
         )
 
     def cannot_roll_back(self) -> str | None:
-        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can."""
+        """Return why rows of later epochs cannot be deleted, as text; ``None`` if they can be."""
         if self._context.complete:
             return None
         if self._layout.keys:
-            return "rows that were replaced by later ones are gone (later ones come again)"
-        return "rows of the table do not say which epoch they are of"
+            return (
+                "rows that were replaced by later ones cannot be restored (later ones will be "
+                "written again)"
+            )
+        return "rows of the table do not have their epoch"
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:  # noqa: ARG002
-        """Let the next delivery replace all rows, in complete mode."""
+        """Roll back in complete mode: the next delivery replaces all rows."""
         point = point_of_epoch(epochs, epochs.latest_epoch - 1)
         self.continue_after(point)
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record `point` as the last epoch, whatever is recorded."""
+        """Record `point` as the last epoch, unconditionally."""
         with self._reading_epochs(), self._connected_engine().begin() as connection:
             self._record_epoch(connection, point)
         self._last_epoch = point.epoch
@@ -447,7 +449,8 @@ class SqlSink(TargetSink):
         """Write the epoch's rows and number in one transaction, unless it is recorded."""
         with self._translating_errors(
             f"epoch {output.epoch} cannot be written",
-            "Either all of it is in the table or none; fix the cause and start the query again.",
+            "The table has either all of the epoch or none of it; fix the cause and start the "
+            "query again.",
             epoch=output.epoch,
         ):
             retries, was_lost = CommitRetries(self._retry_policy), False
@@ -474,8 +477,8 @@ class SqlSink(TargetSink):
         if point is None or before < self._last_epoch:
             raise self._target_error(
                 f"has epochs up to {before}, and epochs up to {self._last_epoch} were delivered "
-                "to it in this run: the server has gone back",
-                "Restore the table; or start from a backup of the checkpoint that is as old; or "
+                "to it in this run: the server has lost commits",
+                "Restore the table; or start from a backup of the checkpoint from that time; or "
                 'continue without the epochs in between, start(on_divergence="new_writer").',
                 epoch=output.epoch,
             )
@@ -487,7 +490,7 @@ class SqlSink(TargetSink):
         self._record_epoch(connection, output.point)
 
     def _write_rows(self, connection: sa.Connection, rows: pa.RecordBatch) -> None:
-        """Insert, upsert or delete rows; those with one sign."""
+        """Insert, upsert or delete rows, all with the same sign."""
         values = {
             name: stored_values(column, self._dialect)
             for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -556,7 +559,7 @@ class SqlSink(TargetSink):
 
 
 def _leave_transactions(connection: Any, _: object) -> None:
-    """Leave transactions to SQLAlchemy: SQLite's driver would begin them at the first write."""
+    """Disable the driver's own transactions, which SQLite's driver begins at the first write."""
     connection.isolation_level = None
 
 

@@ -122,7 +122,7 @@ def holds(existing: Any, required: Any, dialect: str) -> bool:
 
 
 def _decimal_digits(decimal: Any) -> tuple[int, int]:
-    """Return how many digits a type of decimals has after the point, and before; 0 for others."""
+    """Return the digits of a decimal type after and before the point; 0 for other types."""
     if not isinstance(decimal, sa.Numeric) or isinstance(decimal, sa.Float):
         return 0, 0
     if decimal.precision is None:  # of PostgreSQL: any
@@ -153,7 +153,7 @@ def _is_exact(existing: Any, dialect: str) -> bool:
 def column_check(
     field: pa.Field, dialect: str, *, is_key: bool, nullable: bool, length: int | None
 ) -> ColumnCheck:
-    """Return the check of the values of a column; `length`: most characters that it holds."""
+    """Return the check of a column's values; `length`: maximum number of characters."""
     rules = [KNOWN_YEARS, NO_NANOSECONDS, WHOLE_MICROSECONDS]
     if dialect == "postgresql":
         rules.append(NO_ZERO_BYTES)
@@ -176,13 +176,13 @@ def _not_a_number(values: pa.Array) -> pa.BooleanArray | None:
     return pc.is_nan(values) if pa.types.is_floating(values.type) else None
 
 
-_FINITE: Final = Rule("is NaN or infinite, which the target's numbers are not", _not_finite)
-_NOT_NAN: Final = Rule("is NaN, instead of which the target would store null", _not_a_number)
+_FINITE: Final = Rule("is NaN or infinite, which the target does not support", _not_finite)
+_NOT_NAN: Final = Rule("is NaN, which the target would store as null", _not_a_number)
 
 
 def _short_bytes(limit: int) -> Rule:
-    """Return the rule that bytes are not longer than `limit`."""
-    return Rule(f"has more than the {limit} bytes that the target's column holds", _Longer(limit))
+    """Return the rule that limits the length of bytes to `limit`."""
+    return Rule(f"has more bytes than the {limit} of the target's column", _Longer(limit))
 
 
 class _Longer:
@@ -197,7 +197,7 @@ class _Longer:
 
 
 def stored_values(column: pa.Array, dialect: str) -> list[Any]:
-    """Return the values of a column as the driver takes them."""
+    """Return the values of a column in the form that the driver takes."""
     dtype = column.type
     if pa.types.is_timestamp(dtype):
         zone = dt.UTC if dtype.tz is not None and dialect == "postgresql" else None

@@ -1,4 +1,4 @@
-"""Unique keys of an existing table: by which of them rows can be replaced.
+"""Unique keys of an existing table, and those that can be used to replace rows.
 
 A key replaces rows rightly if it holds for all rows, for whole values, at once, and if the database
 takes no two different values for equal ones.  So a key of some rows (``WHERE``), of the beginnings

@@ -1,1 +1,1 @@
-"""Changes of tables of a database: what the sources of several databases share."""
+"""Changes of tables of a database: shared parts of the sources of several databases."""

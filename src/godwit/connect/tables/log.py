@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from godwit.model.errors import SourceError
 
 MAX_BYTES: Final = 64 << 20
-"""Size of the changes from which an epoch takes no more, and the buffer is not filled further."""
+"""Size of changes at which an epoch ends, and the buffer is not filled further."""
 
 EVERYTHING: Final = 1 << 62
-"""Number of changes without a limit of their size."""
+"""Number of changes that have no limit of size."""
 
 _WAIT_S: Final = 1.0  # longest wait for the server to send what its log has
 
@@ -99,7 +99,7 @@ class LogStream(ABC):
 
     @abstractmethod
     def _start_stream(self, control: Any, begin: LogPlace) -> None:
-        """Begin to stream what follows `begin`; raise if the log does not have it."""
+        """Start streaming from `begin`; raise if the log does not have it."""
 
     @abstractmethod
     def _receive_message(self, *, wait: bool) -> bytes | None:
@@ -138,7 +138,7 @@ class LogStream(ABC):
         until: LogPlace | None,
         whole: bool,
     ) -> bool:
-        """Read on from `begin`, without waiting for what the log does not have yet.
+        """Continue reading from `begin`, without waiting for changes not yet in the log.
 
         Return whether the stream is up to date with the log. `connect`: returns a connection for
         questions. `changes`: number that is enough.
@@ -163,7 +163,7 @@ class LogStream(ABC):
         return up_to_date
 
     def read_ahead(self, connect: Callable[[], Any], begin: LogPlace) -> None:
-        """Start the stream at `begin`, and take what has arrived, almost without waiting.
+        """Start the stream at `begin`, and buffer what has arrived, almost without waiting.
 
         The server decodes its log meanwhile, which may take long: it has changes of all tables.
         """
@@ -185,7 +185,7 @@ class LogStream(ABC):
     def fill(
         self, connect: Callable[[], Any], begin: LogPlace, end: LogPlace, *, whole: bool
     ) -> None:
-        """Read all that is between two places; raise if that cannot be read."""
+        """Read everything between two places; raise if that fails."""
         deadline_s, before = time.monotonic() + self._timeout_s, (0, 0)
         while not (begin >= self._buffer_begin and self._has_reached(end)):
             self.pump(connect, begin, changes=EVERYTHING, until=end, whole=whole)
@@ -197,7 +197,7 @@ class LogStream(ABC):
                 deadline_s, before = now_s + self._timeout_s, arrived
             elif now_s > deadline_s:
                 raise self._error(
-                    f"cannot read all of {self._log_name} that it began to read",
+                    f"cannot read the rest of {self._log_name}, of which it has read a part",
                     "Start the query again: it continues from its checkpoint.",
                 )
 
@@ -239,7 +239,7 @@ class LogStream(ABC):
                 count, size = count + number, size + taken
 
     def _has_reached(self, place: LogPlace) -> bool:
-        """Return whether all that comes before a place is in the buffer."""
+        """Return whether everything before a place is in the buffer."""
         if not place.within or self.reached < place.lsn:
             return self.reached >= place.lsn
         following = next((t for t in self.transactions if not 0 < t.end <= place.lsn), None)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FEW: Final = 10_000
-"""Rows that are not worth a second split."""
+"""Minimum number of rows for a second split."""
 
 UNCHANGED: Final = object()
-"""Stands for a large value that an update left as it was."""
+"""Placeholder for a large value that an update left unchanged."""
 
 Key = list[str]
 """Values of a key, as text."""
@@ -35,7 +35,7 @@ Row = list[Any]
 
 
 class Mark(NamedTuple):
-    """A place in the snapshot: after a key of a table; without one, before the table's first."""
+    """A place in the snapshot: after a key of a table, or, without a key, before its first row."""
 
     table: int
     key: Key | None
@@ -57,22 +57,22 @@ class TableColumn(Protocol):
 
     @property
     def shown_type(self) -> str:
-        """Type, as SQL writes it."""
+        """Type in SQL's notation."""
 
     @property
     def natural(self) -> pa.DataType:
-        """Arrow type as which values are read by default."""
+        """Arrow type that values are read as by default."""
 
     @property
     def may_be_left_out(self) -> bool:
-        """True if an update that does not change a value may leave it out."""
+        """True if an update may omit a value that it does not change."""
 
     @property
     def by_default(self) -> bool:
-        """True if the column is read where no columns are named."""
+        """True if the column is read by default."""
 
     def can_be(self, dtype: pa.DataType) -> bool:
-        """Return whether values can be read as an Arrow type, exactly or refused one by one."""
+        """Return whether values can be read as an Arrow type, exactly or with an error each."""
 
 
 class ChangedTable(Protocol):
@@ -99,16 +99,16 @@ class ChangedTable(Protocol):
 
 
 class Decoding(Protocol):
-    """Form of a database's changes and values."""
+    """Decoder of a database's changes and values."""
 
     def change(self, message: bytes, reading: Any) -> tuple[Row | None, bool, Row | None]:
-        """Return the former row, whether that is all (else only its key), and the new row."""
+        """Return the former row, whether it is complete (else only its key), and the new row."""
 
     def num_rows(self, message: bytes) -> int:
-        """Return the largest number of rows with a sign that a change makes."""
+        """Return the maximum number of signed rows that a change yields."""
 
     def column(self, values: Row, schema_field: pa.Field, reading: Any) -> pa.Array:
-        """Return stored values as a column; raise ValueError for one that its type lacks."""
+        """Return stored values as a column; raise ValueError for one that does not fit its type."""
 
     def key(self, values: Row, table: Any, reading: Any) -> Key:
         """Return the values of a row's key as texts."""
@@ -118,7 +118,7 @@ class Decoding(Protocol):
 
 
 def about_changes(transaction: pa.DataType) -> dict[str, pa.DataType]:
-    """Return the columns about a change.
+    """Return the columns with metadata of a change.
 
     These are the position of its commit in the log, the time of that, the id of its transaction,
     the name of its table, and whether it is a row of the snapshot.
@@ -144,7 +144,7 @@ class RowLayout:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the tables, about changes, and the sign."""
+        """Columns of the tables, metadata of changes, and the sign."""
         included = [pa.field(name, self.about[what]) for what, name in self.include.items()]
         unchanged = [UNCHANGED_COLUMN] if self.has_unchanged else []
         return pa.schema([*self.columns, *included, CHANGE, *unchanged])
@@ -160,7 +160,7 @@ class TableReading:
 
 @dataclass(slots=True)
 class Block:
-    """Changes of one table that are decoded alike."""
+    """Changes of one table that are decoded in the same way."""
 
     reading: TableReading
     messages: list[bytes] = field(default_factory=list)
@@ -196,7 +196,7 @@ class _Signed:
 
 
 class UndecodableChangeError(ValueError):
-    """A change lacks what its row needs."""
+    """A change lacks values of its row."""
 
 
 def rows_of_changes(
@@ -247,7 +247,7 @@ def rows_of_snapshot(
     *,
     lsn: int,
 ) -> pa.RecordBatch:
-    """Return rows of a snapshot of the moment `lsn` as inserts, given their columns."""
+    """Return rows of the snapshot at `lsn` as inserts, given their columns."""
     about = {
         "position": lsn,
         "time": None,
@@ -279,7 +279,7 @@ def _signed_rows(
     for number, message in enumerate(block.messages):
         old_row, is_whole, new_row = decoding.change(message, block.reading)
         if layout.before and not is_whole:
-            msg = "a change has no row before it: the table's REPLICA IDENTITY is not FULL any more"
+            msg = "a change lacks the row before it: the table's REPLICA IDENTITY is no longer FULL"
             raise UndecodableChangeError(msg)
         if new_row is None:
             assert old_row is not None
@@ -299,10 +299,10 @@ def _signed_rows(
         )
         if lacks_value and (key_changed or not layout.has_unchanged):
             msg = (
-                "an update changed the key of a row, and the log left out a large value of it, "
-                "which the new key does not have yet"
+                "an update changed the key of a row, and the log omits a large value of it, "
+                "which is unknown for the new key"
                 if layout.has_unchanged
-                else "an update left out a large value, which updates of this table did not before"
+                else "an update omits a large value, which updates of this table did not do before"
             )
             raise UndecodableChangeError(msg)
         signed.add(number, new_row, 1)
@@ -316,7 +316,7 @@ def _without_snapshot(
     segments: Sequence[Segment],
     decoding: Decoding,
 ) -> _Signed:
-    """Leave out rows of changes that the snapshot has: of a segment of a later moment."""
+    """Drop changes that the snapshot already contains, in segments read at a later place."""
     number_of_table = block.reading.table
     last_lsn = max(segment.lsn for segment in segments)
     numbers = [
@@ -349,7 +349,7 @@ def _without_snapshot(
 
 
 def _left_out(signed: _Signed, layout: RowLayout, places: Mapping[str, int]) -> pa.Array:
-    """Return the names of columns that each row leaves as they are, one a line."""
+    """Return the names of columns that each row leaves unchanged, one per line."""
     names_and_places = [(name, places[name]) for name in layout.columns.names]
     texts = [
         "\n".join(name for name, place in names_and_places if row[place] is UNCHANGED) or None
@@ -363,7 +363,7 @@ def _left_out(signed: _Signed, layout: RowLayout, places: Mapping[str, int]) -> 
 def _about_changes(
     name: str, signed: _Signed, block: Block, layout: RowLayout, table: ChangedTable
 ) -> pa.Array:
-    """Return a column about changes."""
+    """Return a column with metadata of changes."""
     what = next(what for what, other in layout.include.items() if other == name)
     dtype = layout.about[what]
     if what == "table":
@@ -375,7 +375,7 @@ def _about_changes(
 
 
 def _with_former_values(new: Row, former: Row | None, *, whole: bool) -> Row:
-    """Return a new row with the values that were left out, if the former row has them."""
+    """Return a new row with its omitted values, if the former row has them."""
     if UNCHANGED not in new or former is None:
         return new
     return [
@@ -400,7 +400,7 @@ def splits_of_changes(
     decoding: Decoding,
     first: str,
 ) -> list[Split]:
-    """Return splits of changes, of about equal size; `first`: the place of the first one."""
+    """Return splits of changes, of about equal size; `first`: place of the first change."""
     total = sum(len(block.messages) for block in blocks)
     if not total:
         return []
@@ -423,7 +423,7 @@ def splits_of_changes(
 def _split_of(
     blocks: list[Block], segments: list[list[Any]], decoding: Decoding, first: str
 ) -> Split:
-    """Return the split that reads some changes."""
+    """Return the split for some changes."""
     messages = [message for block in blocks for message in block.messages]
     return Split(
         rows=sum(map(decoding.num_rows, messages)),

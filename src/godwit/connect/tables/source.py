@@ -1,4 +1,4 @@
-"""A source of tables of a database: their rows, and then their changes from the server's log.
+"""A source of a database's tables: their rows, and then their changes from the server's log.
 
 A position says which part of the snapshot was read, and after which commit of the log the query
 continues.  First the tables are read in order of their keys, as they were at one moment, whose
@@ -56,7 +56,7 @@ that the server can remove that part."""
 
 
 class TableServer(Protocol):
-    """How to reach a server."""
+    """Connection settings of a server."""
 
     @property
     def where(self) -> str:
@@ -66,15 +66,15 @@ class TableServer(Protocol):
         """Return an error about the source."""
 
     def translating(self, what: str) -> AbstractContextManager[None]:
-        """Context in which the server's errors become the source's; `what`: failed action."""
+        """Context that translates the server's errors to the source's; `what`: failed action."""
 
 
 class TableSnapshot(Protocol):
-    """One moment of the tables, as long as this object has its connection."""
+    """Consistent view of the tables, while this object has its connection."""
 
     @property
     def lsn(self) -> int:
-        """Place of the moment in the log."""
+        """Place of the view in the log."""
 
     @property
     def closed(self) -> bool:
@@ -86,7 +86,7 @@ class TableSnapshot(Protocol):
     def keys_after(
         self, table: Any, after: Key | None, up_to: Key | None, rows: int
     ) -> tuple[int, Key | None]:
-        """Return the number of the next rows of a table, at most `rows`, and the last one's key."""
+        """Return the number of the next rows of a table, at most `rows`, and the last row's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +127,10 @@ class TableSourceOptions:
         """Return the options, or raise if one is wrong."""
         tables = (table,) if isinstance(table, str) else tuple(table)
         if not tables or not all(isinstance(name, str) for name in tables):
-            raise SourceError(f"{where} was given the table {table!r}.", remedy="Name a table.")
+            raise SourceError(f"{where} has table={table!r}.", remedy="Give the name of a table.")
         if on_truncate not in {"refuse", "skip"}:
             raise SourceError(
-                f"{where} was given on_truncate={on_truncate!r}.",
+                f"{where} has on_truncate={on_truncate!r}.",
                 remedy='Give "refuse" or "skip".',
             )
         if max_rows_per_epoch is not None:
@@ -166,12 +166,12 @@ def _included_columns(
     )
     if unknown := [kind for kind in included if kind not in about]:
         raise InvalidFlowError(
-            f"{where}: include names {unknown[0]!r}, which changes do not have.",
+            f"{where}: include= has {unknown[0]!r}, which changes do not have.",
             remedy=f"They have {listing(list(about))}.",
         )
     if several and "table" not in included:
         raise InvalidFlowError(
-            f"{where} reads several tables, whose rows nothing tells apart.",
+            f"{where} reads several tables, but its rows do not show their table.",
             remedy='Give include=["table"], or a source for each table.',
         )
     return included
@@ -190,14 +190,14 @@ class TableSource(Source):
         self._init_unpickled()
 
     def _init_unpickled(self) -> None:
-        """Initialise the fields that are not pickled: connections, and the times of looks."""
+        """Initialise the fields that are not pickled: connections, and the times of checks."""
         self._control: Any = None
         self._snapshot: Any = None
         self._stream: LogStream | None = None
         self._last_advanced_s = self._last_checked_s = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave connections behind."""
+        """Return the state without connections."""
         fresh = type(self).__new__(type(self))
         vars(fresh).update(vars(self))
         fresh._init_unpickled()  # noqa: SLF001  its own
@@ -210,14 +210,14 @@ class TableSource(Source):
 
     @property
     def _start_again(self) -> str:
-        """The way out where earlier rows do not fit."""
+        """Remedy if rows that were read before do not fit."""
         return f"Start with {self._again}, so that the query begins with a snapshot."
 
     # -- what a database adds ---------------------------------------------------------------------
 
     @abstractmethod
     def _source_call_text(self, tables: str) -> str:
-        """Return the call that makes the source."""
+        """Return the call that creates the source."""
 
     @abstractmethod
     def _read_table(self, connection: Any, name: str) -> ChangedTable:
@@ -233,15 +233,15 @@ class TableSource(Source):
 
     @abstractmethod
     def _server_identity(self) -> dict[str, Any]:
-        """Return the fields of a position that name the server."""
+        """Return the fields of a position that identify the server."""
 
     @abstractmethod
     def _check_tables(self) -> None:
-        """Raise if changes of a table do not come any more, which the log does not say."""
+        """Raise if changes of a table no longer arrive, which the log does not show."""
 
     @abstractmethod
     def _new_snapshot(self) -> TableSnapshot:
-        """Return the present moment of the tables."""
+        """Return a consistent view of the tables as they are now."""
 
     @abstractmethod
     def _parts_of_range(
@@ -260,7 +260,7 @@ class TableSource(Source):
 
     @abstractmethod
     def _place_text(self, position: Position) -> str:
-        """Return the place of a position in the log, as the database writes it."""
+        """Return the place of a position in the log, in the database's notation."""
 
     def _position_at(self, position: Position, place: LogPlace) -> dict[str, Any]:
         """Return a position with another place."""
@@ -270,7 +270,7 @@ class TableSource(Source):
 
     @cached_property
     def _catalogued_tables(self) -> tuple[ChangedTable, ...]:
-        """Tables, as the catalogue described them when they were first asked for."""
+        """Tables, as the catalogue described them at first use."""
         with self._server.connect() as connection:
             return self._read_tables(connection)
 
@@ -298,8 +298,8 @@ class TableSource(Source):
         if len(set(names)) < len(names):
             repeated = next(name for name in names if names.count(name) > 1)
             raise self._server.error(
-                f"would have two columns called {repeated!r}",
-                f"{CHANGE.name!r} and {UNCHANGED.name!r} are columns of changes. Name the other "
+                f"would have two columns with the name {repeated!r}",
+                f"{CHANGE.name!r} and {UNCHANGED.name!r} are columns of changes. List only other "
                 "columns in schema=, and rename those of include=.",
             )
         return layout
@@ -329,19 +329,19 @@ class TableSource(Source):
             if table.keys != tables[0].keys:
                 raise self._server.error(
                     f"reads {tables[0].name} and {table.name}, which have different keys",
-                    "Read each by a source of its own.",
+                    "Use a separate source for each table.",
                 )
         return tables
 
     def _check_columns(self, tables: Sequence[ChangedTable]) -> None:
-        """Raise unless all tables have the columns, and of types that can be read as asked."""
+        """Raise unless all tables have the columns, with types that can be read as requested."""
         layout = self._row_layout
         for table in tables:
             if lacking := [name for name in table.keys if name not in layout.columns.names]:
                 raise self._server.error(
-                    f"has no column {lacking[0]!r} in schema=, which identifies a row of "
+                    f"lacks column {lacking[0]!r} in schema=, which is part of the key of "
                     f"{table.name}",
-                    f"Name {listing(list(table.keys))} in schema=.",
+                    f"Add {listing(list(table.keys))} to schema=.",
                 )
             for column in layout.columns:
                 known = table.column(column.name)
@@ -351,15 +351,15 @@ class TableSource(Source):
                     raise self._column_error(
                         table,
                         column,
-                        f"has type {known.shown_type}, which {column.type} does not hold",
+                        f"has type {known.shown_type}, which {column.type} cannot hold",
                     )
 
     def _column_error(self, table: ChangedTable, column: pa.Field, what: str) -> SourceError:
         """Return the error for a column that cannot be read."""
         error: SourceError = self._server.error(
             f"reads column {column.name!r} of {table.name}, which {what}",
-            "Columns that were dropped, renamed or changed their type do not fit the rows that "
-            f"were read. Name the present columns in schema=, and s{self._start_again[1:]}",
+            "If columns were dropped or renamed, or their types changed, they do not fit the "
+            f"rows read before. List the current columns in schema=, and s{self._start_again[1:]}",
             table=table.name,
             column=column.name,
         )
@@ -368,7 +368,7 @@ class TableSource(Source):
     # -- life cycle -------------------------------------------------------------------------------
 
     def _open_tables(self, connection: Any, position: Position | None) -> tuple[ChangedTable, ...]:
-        """Read and check the tables; raise if the position is of others."""
+        """Read and check the tables; raise if the position belongs to others."""
         tables = self._read_tables(connection)
         self._check_columns(tables)
         self.__dict__["_catalogued_tables"] = tables
@@ -383,9 +383,9 @@ class TableSource(Source):
                 )
         if added := [n for n in self._row_layout.columns.names if n not in position["columns"]]:
             raise self._server.error(
-                f"has read rows without the column {added[0]!r}, and would have them without it",
-                f"Name in schema= the columns as before: {listing(position['columns'])}; to add "
-                f"the column: {self._start_again[0].lower()}{self._start_again[1:]}",
+                f"has read rows without the column {added[0]!r}, which they would lack",
+                f"Use the former columns in schema=: {listing(position['columns'])}; to add the "
+                f"column: {self._start_again[0].lower()}{self._start_again[1:]}",
                 column=added[0],
             )
         return tables
@@ -401,7 +401,7 @@ class TableSource(Source):
         self._stream = self._snapshot = self._control = None
 
     def _open_connection(self) -> Any:
-        """Return the connection for questions, opened again if it was lost."""
+        """Return the connection for queries, reopened if it was lost."""
         if self._control is None or self._is_closed(self._control):
             self._control = self._server.try_connect()
         return self._control
@@ -428,8 +428,8 @@ class TableSource(Source):
         return self._position_at(position, LogPlace(lsn, 0))
 
     def end(self, position: Position) -> Position:
-        """Return the present end of the log, after the snapshot."""
-        with self._server.translating("cannot tell where its log ends"):
+        """Return the current end of the log, after the snapshot."""
+        with self._server.translating("cannot look up the end of its log"):
             end = self._end_of_log(self._open_connection())
         after = position if position["snapshot"] is None else self._snapshot_end(position)
         if LogPlace(end, 0) <= _place_of_position(after):
@@ -518,13 +518,13 @@ class TableSource(Source):
     # -- snapshot ---------------------------------------------------------------------------------
 
     def _reading_at_moment(self) -> Any:
-        """Return the moment that is being read, or begin another one."""
+        """Return the current consistent view, or begin another one."""
         if self._snapshot is None or self._snapshot.closed:
             self._snapshot = self._new_snapshot()
         return self._snapshot
 
     def _snapshot_end(self, position: Position) -> Position:
-        """Return a position of the snapshot once all of it is read at the present moment."""
+        """Return the position after the snapshot, once it is read at the current view."""
         lsn = self._reading_at_moment().lsn
         segments = [
             *self._segments_before(position, lsn),
@@ -535,7 +535,7 @@ class TableSource(Source):
         return {**position, "snapshot": None, "segments": segments}
 
     def _segments_before(self, position: Position, lsn: int) -> list[list[Any]]:
-        """Return the segments before a position of the snapshot, if the rest is of moment `lsn`."""
+        """Return the segments before a position of the snapshot, if the rest is read at `lsn`."""
         number, key, moment = position["snapshot"]
         closed = [] if moment == lsn else [[number, key, moment]]
         return [*position["segments"], *closed]
@@ -580,8 +580,8 @@ class TableSource(Source):
         ]
         if snapshot_lsn != snapshot.lsn:
             raise self._server.error(
-                "lost the connection that its snapshot depends on",
-                "Start the query again: it continues with the rows that are left.",
+                "lost the connection of its snapshot",
+                "Start the query again: it continues with the remaining rows.",
             )
         for number in range(first_table, min(last_table + 1, len(self._catalogued_tables))):
             table = self._catalogued_tables[number]
@@ -617,10 +617,10 @@ class TableSource(Source):
         for field in self._row_layout.columns:
             place = places.get(field.name)
             if place is None:
-                raise self._column_error(table, field, "its changes do not have")
+                raise self._column_error(table, field, "is missing from its changes")
             if not can_be(place, field.type):
                 raise self._column_error(
-                    table, field, f"has a type in its changes that {field.type} does not hold"
+                    table, field, f"has a type in its changes that {field.type} cannot hold"
                 )
         if keys is not None and keys != set(table.keys):
             raise self._key_error(table, table.keys, sorted(keys))
@@ -628,16 +628,16 @@ class TableSource(Source):
         if added := [name for name in places if name not in catalogued_names]:
             self.report(
                 f"{self._server.where}: {table.name} has new columns {listing(added)}, which are "
-                "not read before a new query names them."
+                "not read until a new query lists them."
             )
 
     def _key_error(
         self, table: ChangedTable, before: Sequence[str], now: Sequence[str]
     ) -> SourceError:
-        """Return the error for a table whose rows another key identifies now."""
+        """Return the error for a table whose key has changed."""
         error: SourceError = self._server.error(
-            f"reads changes of {table.name} by {listing(list(before))}, and its rows are "
-            f"identified by {listing(list(now)) or 'none'} now",
+            f"reads changes of {table.name} by {listing(list(before))}, but its key is now "
+            f"{listing(list(now)) or 'none'}",
             self._start_again,
             table=table.name,
         )
@@ -647,15 +647,15 @@ class TableSource(Source):
         """Return the error for a truncation of a table, unless they are skipped."""
         if self._options.skips_truncations:
             self.report(
-                f"{self._server.where}: {table.name} was truncated, and its rows stay in the "
+                f"{self._server.where}: {table.name} was truncated, but its rows stay in the "
                 "target."
             )
             return None
         error: SourceError = self._server.error(
-            f"has read that {table.name} was truncated, which does not name the deleted rows",
-            'To keep them in the target: on_truncate="skip". To begin again with the rows that '
-            f"the table has now: an empty target, and {self._again}. Use DELETE instead of "
-            "TRUNCATE.",
+            f"has read that {table.name} was truncated, but the log does not list the deleted rows",
+            'To keep them in the target, use on_truncate="skip". To begin again with the '
+            f"table's current rows, use an empty target and {self._again}. Avoid this by DELETE "
+            "instead of TRUNCATE.",
             table=table.name,
         )
         return error
@@ -709,7 +709,7 @@ class TableSource(Source):
             )
 
     def _translating_value_errors(self, table: ChangedTable, rows: Any) -> pa.RecordBatch:
-        """Return the result of a function; errors of values name the table."""
+        """Return the result of `rows`; errors about values name the table."""
         try:
             batch: pa.RecordBatch = rows()
         except UndecodableChangeError as error:
@@ -728,9 +728,9 @@ class TableSource(Source):
 
     @abstractmethod
     def _complete_changes(self, table: Any) -> str:
-        """Return what makes the server log whole rows of a table."""
+        """Return the statement that makes the server log whole rows of a table."""
 
 
 def _place_of_position(position: Position) -> LogPlace:
-    """Return the place in the stream of changes of a position."""
+    """Return a position's place in the stream of changes."""
     return LogPlace(position["lsn"], position["within"])

@@ -58,7 +58,7 @@ class FusionProblem:
         set_field(self, "operators", tuple(self.operators))
         set_field(self, "attributes", tuple(frozenset(a) for a in self.attributes))
         if not self.operators or len(set(self.operators)) != len(self.operators):
-            raise wrong_value("operators", self.operators, "name at least one, each once")
+            raise wrong_value("operators", self.operators, "give one operator or more, each once")
         if len(self.attributes) != len(self.operators):
             raise wrong_value(
                 "attributes", f"{len(self.attributes)} sets", f"give {len(self.operators)}"
@@ -233,7 +233,7 @@ def _merge_greedily(components: _Components, score: Score) -> None:
 
 
 def _fuse_one_by_one(components: _Components, rng: np.random.Generator) -> None:
-    """Grow one component at a time as far as attributes allow (the baseline of paper 3 §7.6)."""
+    """Grow one component at a time, as far as attributes allow (baseline of paper 3 §7.6)."""
     labels, target = components.labels, components.target
     streams_of: list[list[int]] = [[] for _ in labels]
     for stream, operator in enumerate(components.source):

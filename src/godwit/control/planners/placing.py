@@ -1,4 +1,4 @@
-"""Load of lanes where fewer key columns place the rows, and the exchange that this saves.
+"""Load of lanes if fewer key columns place the rows, and the exchange that this saves.
 
 Problem: an operator that is placed by some of its key columns has at most as many places as these
 have values, and its largest value is its smallest unit.  What it saves is the exchange to an
@@ -65,7 +65,7 @@ def min_values(num_key_groups: int, num_lanes: int, max_imbalance: float) -> int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacingCosts:
-    """Time of an epoch that two operators in a row take, with and without an exchange between."""
+    """Time of an epoch for two consecutive operators, with and without an exchange between them."""
 
     apart_ms: float  # one after the other, and the exchange
     together_ms: float  # in the same lanes, placed by the columns that both have

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 WindowLayout = Literal["split", "combined"]
 
 _CHANGE_RATIO: Final = 0.85
-"""A layout is taken up if what tells the two apart costs this share of today's, or less."""
+"""A layout is adopted if its differing costs are at most this share of the current layout's."""
 _LEAST_SAVED: Final = 0.01
-"""Share of all CPU time that must be saved for a layout to be given up."""
+"""Min. saving of CPU time, as a share, for a change of the layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,9 @@ class LayoutCosts:
                 raise InvalidProblemError(f"{what} is {value}.", remedy="Give a finite number.")
         if self.with_state > self.migrations:
             raise InvalidProblemError(
-                f"Of {self.migrations} migrations, {self.with_state} were said to move state.",
-                remedy="Count them among the migrations.",
+                f"There are {self.migrations} migrations, but {self.with_state} of them are "
+                "counted as moving state.",
+                remedy="Count these among the migrations, too.",
             )
 
     @property
@@ -130,7 +131,7 @@ class Choice:
 def choose_layout(
     costs: LayoutCosts, today: WindowLayout, max_latency_ms: float = math.inf
 ) -> Choice:
-    """Choose the layout of windows (one- or two-phase) with the least CPU time, in a latency bound.
+    """Choose the layout of windows with the least CPU time within a latency bound.
 
     `costs`: of one period. `today`: the layout that was in use. `max_latency_ms`: bound on the time
     that all migrations of a period take together.
@@ -156,7 +157,7 @@ def choose_layout(
 
 
 def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> bool:
-    """Return whether the `other` layout saves enough CPU time for a change from `today`."""
+    """Return whether the `other` layout saves enough CPU time to replace `today`."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms

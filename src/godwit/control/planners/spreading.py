@@ -1,4 +1,4 @@
-"""Shapes for hot keys of a join.
+"""Shapes of the grids of parts for hot keys of a join.
 
 A key with l rows of the left, r of the right and p pairs, in a grid of a rows and b columns, costs
 each part ``l / a + r / b + p / (a b)``, and all of them together ``b l + a r + p``: to divide one
@@ -49,7 +49,7 @@ class SidesOfKey:
 
 
 def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, int]:
-    """Choose rows and columns of a key's grid of parts; `goal`: the most work that a part may have.
+    """Choose rows and columns of a key's grid of parts; `goal`: max. work of a part.
 
     Examples
     --------

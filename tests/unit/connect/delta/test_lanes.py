@@ -169,7 +169,7 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_table_was_removed(
     sink = opened(tmp_path / "t")
     files = written(sink, 0)
     (tmp_path / "t" / files[0].path).unlink()
-    with pytest.raises(SinkError, match="1 of the files that lanes wrote are gone"):
+    with pytest.raises(SinkError, match="1 of the files that lanes wrote no longer exist"):
         sink.deliver(output(0, files))
     shutil.rmtree(tmp_path / "t")
     for _ in range(2):  # also after a restart without a new epoch

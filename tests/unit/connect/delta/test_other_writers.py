@@ -131,7 +131,7 @@ def test_a_roll_back_is_refused_rather_than_take_rows_of_others_along(tmp_path: 
     sink.deliver(rows(1, ("b", 100)))
     add_file(path, pa.table({"plane": ["z"], "total": [1]}))
     there = read(path)
-    with pytest.raises(SinkError, match="made by another writer"):
+    with pytest.raises(SinkError, match="written by another writer"):
         opened(path, "upsert").roll_back(Committed(latest_epoch=0), -1)
     assert read(path) == there
 

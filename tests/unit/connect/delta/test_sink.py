@@ -259,7 +259,7 @@ def test_what_others_wrote_since_is_not_undone(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, rows(0, ("theirs", 1)).table, mode="append")
     up_to(opened(tmp_path), 5, first=4)
     sink = opened(tmp_path)
-    with pytest.raises(SinkError, match="was made by another writer, and would be undone too"):
+    with pytest.raises(SinkError, match="was written by another writer, and would be undone too"):
         sink.roll_back(Committed(latest_epoch=2), -1)
     sink.roll_back(Committed(latest_epoch=4), -1)
     assert planes(tmp_path) == ["h0", "h1", "h2", "h3", "h4", "theirs"]
@@ -277,7 +277,7 @@ def test_epochs_that_an_earlier_version_committed_go_by_their_numbers(tmp_path: 
     last = sink.last_delivered()
     assert last is not None
     assert (last.epoch, last.digest) == (3, "")
-    with pytest.raises(SinkError, match="does not say which versions are of this query"):
+    with pytest.raises(SinkError, match="does not show which versions this query wrote"):
         sink.roll_back(Committed(latest_epoch=2), -1)
     up_to(sink, 4)
     assert planes(tmp_path) == ["h4", "old"]

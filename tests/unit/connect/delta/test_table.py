@@ -127,7 +127,7 @@ def test_a_feature_is_written_or_refused_as_the_guide_says(
         deliver_two(opened(path, mode))
         assert read(path) == WRITTEN[mode]
         return
-    with pytest.raises(SinkError, match=r"cannot do \(.*\)|cannot open") as caught:
+    with pytest.raises(SinkError, match=r"does not support \(.*\)|cannot open") as caught:
         opened(path, mode)
     assert re.search("write to another table|use another path", caught.value.remedy)
     assert len(list((path / "_delta_log").iterdir())) == 1
@@ -168,7 +168,9 @@ def test_what_only_the_installed_library_knows_is_found_by_a_rehearsal(
     known = {*delta_table._FEATURES, "rowTracking"}
     monkeypatch.setattr(delta_table, "_FEATURES", known)
     path = make_table(tmp_path / "t", COLUMNS, features=["rowTracking"])
-    with pytest.raises(SinkError, match=r"cannot do \(Unsupported table features.*RowTracking"):
+    with pytest.raises(
+        SinkError, match=r"does not support \(Unsupported table features.*RowTracking"
+    ):
         opened(path)
     assert len(list((path / "_delta_log").iterdir())) == 1
 
@@ -178,7 +180,7 @@ def test_a_feature_that_comes_while_a_query_runs_is_named(tmp_path: Path) -> Non
     sink = opened(path)
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
     commit(path, [{"protocol": protocol}])
-    with pytest.raises(SinkError, match=r"cannot do \(rowTracking\)"):
+    with pytest.raises(SinkError, match=r"does not support \(rowTracking\)"):
         sink.deliver(rows(0, ("N1", 1)))
     commit(path, [{"protocol": {**protocol, "writerFeatures": []}}])
     sink.deliver(rows(0, ("N1", 1)))
@@ -201,7 +203,7 @@ def test_a_table_that_only_grows_takes_appended_rows_alone(
         deliver_two(opened(path, mode))
         assert read(path) == WRITTEN[mode]
     else:
-        with pytest.raises(SinkError, match="only ever appended"):
+        with pytest.raises(SinkError, match="append-only"):
             opened(path, mode)
 
 
@@ -213,7 +215,7 @@ def test_columns_that_the_table_computes_are_refused(
     twice = field("twice", "long", {"delta.generationExpression": "total * 2"})
     path = make_table(tmp_path / "t", [*COLUMNS, twice], features=["generatedColumns"])
     schema = pa.schema([*SCHEMA, ("twice", pa.int64())]) if is_given else SCHEMA
-    with pytest.raises(SinkError, match=r"computes columns|other columns: twice"):
+    with pytest.raises(SinkError, match=r"has generated columns|other columns: twice"):
         opened(path, mode, schema)
 
 
@@ -233,7 +235,7 @@ def test_a_table_that_forgets_epochs_is_refused(tmp_path: Path) -> None:
         COLUMNS,
         properties={"delta.setTransactionRetentionDuration": "interval 7 days"},
     )
-    with pytest.raises(SinkError, match="forgets the numbers of transactions"):
+    with pytest.raises(SinkError, match="drops transaction ids"):
         opened(path)
 
 
@@ -255,7 +257,7 @@ def test_texts_that_are_longer_than_their_type_are_found_before_the_commit(tmp_p
     )
     assert found is not None
     assert found.rows.tolist() == [1, 2]
-    assert "3 characters" in found.reasons[0]
+    assert "more characters than the 3" in found.reasons[0]
 
 
 def test_lengths_of_some_texts_of_a_column_are_refused(tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_an_odd_name_works_or_is_refused_before_there_is_a_table(
 
 def test_names_that_differ_only_by_case_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([*SCHEMA, ("Plane", pa.string())])
-    with pytest.raises(SinkError, match="differ only by upper and lower case"):
+    with pytest.raises(SinkError, match="differ only in case"):
         opened(tmp_path / "t", schema=schema)
     assert not (tmp_path / "t").exists()
 
@@ -369,12 +371,15 @@ def test_a_table_may_be_at_a_path_with_odd_characters(
     [
         ("dbfs:/mnt/t", "scheme 'dbfs' is of no file system"),
         ("ftp://host/t", "scheme 'ftp' is of no file system"),
-        ("file:t", "begins with file:, which deltalake takes for the scheme"),
-        ("jdbc:postgresql://h/t", "begins with jdbc:, which deltalake takes for the scheme"),
+        ("file:t", "begins with file:, which deltalake would read as the scheme"),
+        ("jdbc:postgresql://h/t", "begins with jdbc:, which deltalake would read as the scheme"),
         ("{tmp}/a%20b", "% with two digits"),
         ("file://{tmp}/a%2520b", "% with two digits"),
-        *((f"{{tmp}}/a{character}b/t", "deltalake cannot have") for character in "[]^|\\\n\x7f"),
-        ("file://{tmp}/a%5Bb", "deltalake cannot have"),
+        *(
+            (f"{{tmp}}/a{character}b/t", "deltalake does not support")
+            for character in "[]^|\\\n\x7f"
+        ),
+        ("file://{tmp}/a%5Bb", "deltalake does not support"),
     ],
 )
 def test_a_path_that_cannot_work_is_refused_at_once(
@@ -458,6 +463,8 @@ def test_a_commit_that_fails_while_nobody_else_commits_is_not_tried_for_minutes(
         raise CommitFailedError("The disk is full.")
 
     monkeypatch.setattr(DeltaSink, "_commit_rows", fail)
-    with pytest.raises(SinkError, match=r"The disk is full\. Either all of it is in the table"):
+    with pytest.raises(
+        SinkError, match=r"The disk is full\. The table has either all of the epoch"
+    ):
         sink.deliver(epoch)
     assert attempts == 3

@@ -233,8 +233,8 @@ NOT_WRITTEN = {
 _OLD = "Parquet of format 1, 96 bits, no Arrow schema"
 # Writer, type → reason why it is not read as the type that was written.
 REFUSED = {
-    (_OLD, "timestamp_ntz"): "its timestamps are in a time zone, so declare it as timestamp",
-    (_OLD, "timestamp_ntz of seconds"): "in a time zone, so declare it as timestamp",
+    (_OLD, "timestamp_ntz"): "its timestamps have a time zone, so declare it as timestamp",
+    (_OLD, "timestamp_ntz of seconds"): "have a time zone, so declare it as timestamp",
     (_OLD, "interval"): r"int64 is not converted to duration\[us\]",
     ("JSON by DuckDB", "binary"): "is not Base64",
     ("JSON by DuckDB", "interval"): "is not a duration",

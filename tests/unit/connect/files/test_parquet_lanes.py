@@ -229,7 +229,7 @@ def test_a_file_that_is_gone_is_an_error_unless_the_whole_directory_was_removed(
     sink = opened(out)
     files = written(sink, 0)
     shutil.rmtree(out / "_staging")
-    with pytest.raises(SinkError, match="2 of the files that lanes wrote are gone"):
+    with pytest.raises(SinkError, match="2 of the files that lanes wrote no longer exist"):
         sink.deliver(output(0, files))
     shutil.rmtree(out)
     for _ in range(2):  # also after a restart without a new epoch

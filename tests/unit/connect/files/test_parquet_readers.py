@@ -194,5 +194,5 @@ def test_the_epoch_of_another_history_is_not_taken_for_delivered(
     copies[0].deliver(epoch(0))
     copies[1].deliver(epoch(0))  # of their common history
     copies[0].deliver(epoch(1))
-    with pytest.raises(SinkError, match="epoch 1 is there already, with the rows of history h, "):
+    with pytest.raises(SinkError, match="epoch 1 exists already, with the rows of history h, "):
         copies[1].deliver(epoch(1, "other"))

@@ -106,7 +106,7 @@ CASES: list[tuple[str, Any, Any, Any]] = [
     ("timestamp-millis of an int", logical("int", "timestamp-millis"), 5, 5),
     ("timestamp of text", logical("string", "timestamp-micros"), "x", "x"),
     ("unknown", logical("int", "temperature"), 5, 5),
-    ("no text", logical("int", 7), 5, 5),  # type: ignore[arg-type]
+    ("not a string", logical("int", 7), 5, 5),  # type: ignore[arg-type]
 ]
 
 
@@ -324,7 +324,12 @@ UNRESOLVED: list[tuple[Any, Any, Any, str]] = [
     (ONE, {**ONE, "name": "Two"}, {"x": 1}, "record p.One is not record Two"),
     (ONE, {**ONE, "name": "q.Two", "aliases": ["r.One"]}, {"x": 1}, "is not record q.Two"),
     (["null", ONE, {**ONE, "name": "p.Two"}], ["null", ONE], (2, {"x": 1}), "record p.Two is not"),
-    (ONE, record(field("y", "int"), name="One"), {"x": 1}, "field 'y' is not in record p.One"),
+    (
+        ONE,
+        record(field("y", "int"), name="One"),
+        {"x": 1},
+        "field 'y' is missing from record p.One",
+    ),
     (logical("int", "date"), logical("long", "timestamp-millis"), 5, "int (date) is not long"),
     (decimal("bytes", 9, 3), decimal("bytes", 4, 2), b"\x7d", "more than 2 digits after"),  # 0.125
     (decimal("bytes", 9, 0), decimal("bytes", 2, 0), b"\x7d", "field 'a'"),
@@ -334,7 +339,7 @@ UNRESOLVED: list[tuple[Any, Any, Any, str]] = [
         record(field("x", "int"), name="One"),
         record(field("y", "int", aliases=["x"]), field("z", "int", aliases=["x"]), name="One"),
         {"x": 1},
-        "field 'z' is not in record One",
+        "field 'z' is missing from record One",
     ),
     (logical("int", "time-millis"), logical("int", "time-millis"), -1, "not a time of day"),
     (logical("int", "time-millis"), logical("int", "time-millis"), 86_400_000, "not a time of day"),
@@ -438,7 +443,7 @@ def test_types_that_no_column_has_are_refused_with_their_path() -> None:
     ],
 )
 def test_schemas_that_are_not_valid_are_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidFlowError, match="The Avro format was given a schema that cannot"):
+    with pytest.raises(InvalidFlowError, match="The schema of the Avro format cannot"):
         gw.formats.avro(wrong)
 
 
@@ -789,8 +794,8 @@ BAD_FIELDS: list[tuple[Any, bytes, str]] = [
     ("int", b"", "ends within a value"),
     (logical("string", "uuid"), b"\x02x", "UUID"),
     (logical("int", "time-millis"), b"\x01", "not a time of day"),
-    (named("enum", symbols=["A"]), b"\x04", "symbol 2 of 1"),
-    (["null", "int"], b"\x06\0", "type 3 of 2"),
+    (named("enum", symbols=["A"]), b"\x04", "symbol number 2, but there are only 1"),
+    (["null", "int"], b"\x06\0", "type number 3, but there are only 2"),
 ]
 
 
@@ -822,7 +827,7 @@ def test_an_error_of_an_avro_message_names_the_field(
     [
         ("int", 2**40, "not of type int"),
         ("string", None, "not a string"),
-        ("float", 1e300, "beyond the largest float"),
+        ("float", 1e300, "larger than the largest float"),
         (logical("string", "uuid"), "x", "UUID"),
         (logical(fixed(16), "uuid"), "x", "UUID"),
         (LONG_DECIMAL, Decimal(10**9), "not a decimal(9, 2)"),

@@ -100,7 +100,7 @@ def test_avro_of_an_older_schema_is_read_by_its_id() -> None:
     decoded = avro.decode(messages, avro.schema.names)
     assert decoded.rows.to_pylist() == [{**ROW, "delay": None, "crew": None}, ROW]
     assert [position for position, _ in decoded.bad] == [2, 3]
-    assert "its schema has id 9, and registry= has [1, 2]" in decoded.bad[0][1]
+    assert "its schema has id 9, but registry= has only [1, 2]" in decoded.bad[0][1]
 
 
 def test_avro_is_what_another_library_reads_and_writes() -> None:
@@ -218,7 +218,7 @@ def test_a_message_whose_schema_is_not_of_avro_is_bad(registry: str) -> None:
     avro = gw.formats.avro(FLIGHT, registry=registry)
     decoded = avro.decode([frame_header(20) + b"x", frame_header(21) + b"x"], ["plane"])
     assert "id 20, which is of type PROTOBUF" in decoded.bad[0][1]
-    assert "the schema that it was written by is not valid" in decoded.bad[1][1]
+    assert "its writer's schema is not valid" in decoded.bad[1][1]
 
 
 def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_message(registry: str) -> None:
@@ -238,13 +238,13 @@ def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_message(registry: st
         "ftp://registry",
         "registry",
     ):
-        with pytest.raises(InvalidFlowError, match="a registry that is not a URL"):
+        with pytest.raises(InvalidFlowError, match="a registry= that is not a URL"):
             gw.formats.avro(FLIGHT, registry=wrong)
 
 
 def test_what_avro_cannot_be_is_refused() -> None:
     for wrong in ("{", '"string"', {"type": "record", "name": "R", "fields": [{"name": "x"}]}):
-        with pytest.raises(InvalidFlowError, match="The Avro format was given a schema"):
+        with pytest.raises(InvalidFlowError, match="Avro format"):
             gw.formats.avro(wrong)
     union = {**FLIGHT, "fields": [{"name": "u", "type": ["int", "string"]}]}
     with pytest.raises(InvalidFlowError, match=r"a union of 2 types at Flight\.u"):
@@ -328,7 +328,7 @@ def test_protobuf_is_read_as_it_was_written(*, framed: bool) -> None:
         ) + b"\2\2"  # one number: the second message
         other = gw.formats.protobuf("f.Other", **options)
         (reason,) = [reason for _, reason in other.decode([messages[0]], []).bad]
-        assert "another message of the schema" in reason
+        assert "a different message type of the schema" in reason
 
 
 def test_a_generated_class_is_taken_with_all_that_it_needs() -> None:
@@ -342,7 +342,7 @@ def test_a_generated_class_is_taken_with_all_that_it_needs() -> None:
 def test_what_protobuf_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidFlowError, match="no descriptors"):
         gw.formats.protobuf("f.Flight")
-    with pytest.raises(InvalidFlowError, match=r"finds no message 'f\.Nobody'"):
+    with pytest.raises(InvalidFlowError, match=r"cannot find message 'f\.Nobody'"):
         gw.formats.protobuf("f.Nobody", descriptors=flight_descriptors())
     with pytest.raises(InvalidFlowError, match="contains itself"):
         gw.formats.protobuf(descriptor_pb2.DescriptorProto)

@@ -186,9 +186,9 @@ def _of_version_3(lake: Lake) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Lake], None], str]] = {
     "version 1": (_plain(**{"format-version": "1"}), "format version 1"),
-    "version 3": (_of_version_3, "format version 3, which pyiceberg reads but does not write"),
-    "ORC": (_plain(**{"write.format.default": "orc"}), "to be in ORC"),
-    "Avro": (_plain(**{"write.format.default": "avro"}), "to be in AVRO"),
+    "version 3": (_of_version_3, "format version 3, which pyiceberg can read but not write"),
+    "ORC": (_plain(**{"write.format.default": "orc"}), "is ORC, which pyiceberg cannot write"),
+    "Avro": (_plain(**{"write.format.default": "avro"}), "is AVRO, which pyiceberg cannot write"),
     "encryption": (_plain(**{"encryption.key-id": "k1"}), "encrypted"),
     "unknown codec": (_plain(**{"write.parquet.compression-codec": "lzo"}), "cannot write rows"),
     "codec": (_plain(**{"write.parquet.compression-codec": "bz2"}), "cannot write rows"),
@@ -214,7 +214,9 @@ def test_a_start_refuses_partitions_whose_package_is_absent(
     _partitioned(("at", "day"))(lake)
     monkeypatch.setitem(sys.modules, "pyiceberg_core", None)
     monkeypatch.setitem(sys.modules, "pyiceberg_core.transform", None)
-    with pytest.raises(SinkError, match=r"a package that is absent.*godwit-streams\[iceberg\]"):
+    with pytest.raises(
+        SinkError, match=r"a package that is not installed.*godwit-streams\[iceberg\]"
+    ):
         lake.sink(way)
 
 

@@ -262,7 +262,7 @@ def test_what_others_wrote_since_is_not_undone(place: Place) -> None:
     for epoch in EPOCHS:
         sink.deliver(epoch)
     place.table().append(EPOCHS[0].table)
-    with pytest.raises(SinkError, match="made by another writer, and would be undone too"):
+    with pytest.raises(SinkError, match="written by another writer, and would be undone too"):
         sink.roll_back(Committed(latest_epoch=0), -1)
     assert len(place.rows()) == 11
 

@@ -31,7 +31,7 @@ def test_of_lines_of_one_kind_a_few_are_logged_and_the_others_counted(
     now_s += 10
     for _ in range(2):
         log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#consumer-1", "back")
-    left_out = " (995 lines of its kind were left out before)"
+    left_out = " (995 similar lines were suppressed before)"
     assert [record.getMessage() for record in caplog.records] == [
         f"FAIL [rdkafka#consumer-1] back{left_out}",
         "FAIL [rdkafka#consumer-1] back",

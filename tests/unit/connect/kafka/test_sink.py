@@ -108,7 +108,7 @@ def test_a_target_ahead_of_its_checkpoint_is_refused_or_gone_on_with(kafka: Kafk
         for epoch in [*EPOCHS, rows(2, ("N9", 9))]:
             sink.deliver(epoch)
         for way in ("refuse", "roll_back"):
-            with pytest.raises(SinkError, match="cannot be taken back"):
+            with pytest.raises(SinkError, match="cannot be deleted"):
                 continue_delivery(sink, "by_plane", restored, position, way)
         assert continue_delivery(sink, "by_plane", restored, position, "new_writer")
         assert sink.last_delivered() == point(1)
@@ -119,7 +119,7 @@ def test_a_target_ahead_of_its_checkpoint_is_refused_or_gone_on_with(kafka: Kafk
 def test_whoever_comes_later_fences_who_was_there(kafka: KafkaBroker) -> None:
     topic = kafka.topic()
     with opened(kafka, topic) as zombie, opened(kafka, topic) as sink:
-        with pytest.raises(SinkError, match="another process has taken this sink over"):
+        with pytest.raises(SinkError, match="another process has fenced this sink"):
             zombie.deliver(EPOCHS[0])
         sink.deliver(EPOCHS[0])
     assert totals(kafka, topic) == [1, 2, 3]
@@ -265,10 +265,10 @@ def test_keys_headers_topics_and_partitions_come_from_columns(kafka: KafkaBroker
     ("options", "message"),
     [
         ({"key": "colour"}, "key names 'colour'"),
-        ({"topic_column": "total"}, "topic_column names 'total', which holds int64"),
-        ({"partition_column": "plane"}, "partition_column names 'plane', which holds string"),
+        ({"topic_column": "total"}, "topic_column= is 'total', a column of type int64"),
+        ({"partition_column": "plane"}, "partition_column= is 'plane', a column of type string"),
         ({"headers": "plane"}, "headers names 'plane'"),
-        ({"value": "text"}, "takes one column of text or bytes"),
+        ({"value": "text"}, "needs exactly one column of text or bytes"),
     ],
 )
 def test_columns_that_will_not_do_are_refused_at_the_start(
@@ -288,9 +288,9 @@ def test_a_row_that_is_too_large_is_found_before_it_is_committed(kafka: KafkaBro
         rejections = check(large.table.combine_chunks().to_batches()[0])
         assert rejections is not None
         assert rejections.rows.tolist() == [1]
-        assert "the topic takes 5000" in rejections.reasons[0]
+        assert "the topic accepts 5000" in rejections.reasons[0]
         assert check(EPOCHS[0].table.combine_chunks().to_batches()[0]) is None
-        with pytest.raises(SinkError, match=r"'total': 2.*the topic takes 5000"):
+        with pytest.raises(SinkError, match=r"'total': 2.*the topic accepts 5000"):
             sink.deliver(large)
         assert sink.last_delivered() is None
     diverted: list[Any] = []
@@ -308,7 +308,7 @@ def test_what_only_the_broker_can_refuse_says_what_to_do(kafka: KafkaBroker) -> 
     topic, small = kafka.topic(), kafka.topic(config={"max.message.bytes": "2000"})
     schema = pa.schema([("plane", pa.string()), ("to", pa.string())])
     table = pa.table({"plane": ["x" * 3000], "to": [small]}, schema=schema)
-    refused = f"messages are refused.*{small}.*Raise the topic's max.message.bytes"
+    refused = f"messages are refused.*{small}.*Increase the topic's max.message.bytes"
     with opened(kafka, topic, context(schema=schema, keys=()), topic_column="to") as sink:
         with pytest.raises(SinkError, match=refused):
             sink.deliver(EpochRows(epoch=0, table=table))
@@ -321,7 +321,7 @@ def test_what_only_the_broker_can_refuse_says_what_to_do(kafka: KafkaBroker) -> 
 
 @pytest.mark.parametrize(
     ("timeout", "message"),
-    [("1 second", "after 1 s: .*transaction_timeout="), ("1 minute", "has taken this sink over")],
+    [("1 second", "after 1 s: .*transaction_timeout="), ("1 minute", "has fenced this sink")],
 )
 def test_a_transaction_that_the_broker_has_ended_says_why(
     kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, timeout: str, message: str
@@ -374,7 +374,7 @@ def test_at_least_once_writes_again_and_says_so(kafka: KafkaBroker) -> None:
 
 def test_a_topic_that_is_not_there_is_refused(kafka: KafkaBroker) -> None:
     with (
-        pytest.raises(SinkError, match="has no topic 'godwit-nowhere'"),
+        pytest.raises(SinkError, match="cannot find topic 'godwit-nowhere'"),
         opened(kafka, "godwit-nowhere"),
     ):
         pass
@@ -391,7 +391,7 @@ def test_errors_of_the_cluster_come_in_time_and_without_passwords() -> None:
     sink.close()
     with pytest.raises(InvalidFlowError, match=r"transaction timeout .* is 0\.5 s"):
         gw.sinks.kafka("127.0.0.1:9", "flights", transaction_timeout="0.5 seconds")
-    with pytest.raises(InvalidFlowError, match="which Godwit decides"):
+    with pytest.raises(InvalidFlowError, match="which Godwit sets itself"):
         gw.sinks.kafka("127.0.0.1:9", "flights", config={"transactional.id": "mine"})
 
 

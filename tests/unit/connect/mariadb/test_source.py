@@ -308,8 +308,8 @@ def test_a_column_that_cannot_be_read_is_refused_by_name_or_left_out(
         ("ALTER TABLE t DROP COLUMN IF EXISTS v, ADD v int DEFAULT 5", "was dropped or renamed"),
         ("ALTER TABLE t RENAME COLUMN v TO w, RENAME COLUMN w TO v", "was dropped or renamed"),
         ("ALTER TABLE t CHANGE COLUMN v u int", "was dropped or renamed"),
-        ("ALTER TABLE t MODIFY v varchar(9)", "type in its changes that int32 does not hold"),
-        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)", "identified by 'id', 'v' now"),
+        ("ALTER TABLE t MODIFY v varchar(9)", "type in its changes that int32 cannot hold"),
+        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)", "its key is now 'id', 'v'"),
         ("ALTER TABLE t ADD x int FIRST, ADD INDEX (v), DROP INDEX i", ""),
         ("ALTER TABLE t MODIFY v smallint", ""),
         ("CREATE TABLE other LIKE t", ""),
@@ -353,7 +353,7 @@ def test_a_truncation_can_be_skipped(mariadb: str, make: Callable[..., MariaDBSo
     execute(mariadb, "TRUNCATE t", "INSERT INTO t VALUES (2)")
     rows, _ = changes_after(source, position)
     assert [row["id"] for row in rows] == [2]
-    assert "was truncated, and its rows stay in the target" in source.take_reports()[0]
+    assert "was truncated, but its rows stay in the target" in source.take_reports()[0]
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,10 @@ def test_a_server_that_does_not_log_whole_rows_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["SET binlog_row_image = 'MINIMAL'", "UPDATE t SET v = 5"], "another binlog_row_image"),
+        (
+            ["SET binlog_row_image = 'MINIMAL'", "UPDATE t SET v = 5"],
+            "a binlog_row_image other than FULL",
+        ),
         (["SET binlog_format = 'STATEMENT'", "UPDATE t SET v = 5"], "without binlog_format = ROW"),
         (
             # Rolled back by its own connection, of whose end the server may learn later.
@@ -413,7 +416,7 @@ def test_changes_of_a_client_that_are_not_whole_rows_fail_the_query(
         ("t (id int)", "has no primary key"),
         (
             "t (id int PRIMARY KEY, p int, FOREIGN KEY c (p) REFERENCES p (id) ON DELETE SET NULL)",
-            "its foreign key .* makes .ON DELETE SET NULL",
+            "its foreign key .* .ON DELETE SET NULL",
         ),
     ],
 )
@@ -450,7 +453,7 @@ def test_rights_and_a_log_that_are_missing_are_named(
         execute(mariadb, "DROP USER reader@localhost")
     with running_mariadb("--skip-log-bin", "--server-id=1") as socket:
         url = f"mariadb://root@localhost/mysql?unix_socket={socket}"
-        with pytest.raises(SourceError, match="log_bin = on, and it is off"):
+        with pytest.raises(SourceError, match="log_bin = on, but it is off"):
             make(url=url).open(None)
 
 
@@ -487,7 +490,7 @@ def test_a_log_that_was_removed_begun_again_or_of_another_server_is_refused(
         other = {**position, "server": "another"}
         with pytest.raises(SourceError, match="which the log of this server does not have"):
             make("d.t", url=url).open(other)
-        with pytest.raises(SourceError, match="another server with server_id = 5"):
+        with pytest.raises(SourceError, match="another server with the same server_id = 5"):
             make("d.t", url=url).open({**other, "server_id": "5"})
 
 
@@ -723,6 +726,6 @@ def test_only_statements_about_a_table_have_an_effect_on_it() -> None:
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(SourceError, match="cannot be used") as raised:
+    with pytest.raises(SourceError, match="invalid connection") as raised:
         gw.sources.mariadb(url, "t")
     assert not re.search("secret|ss/w", str(raised.value))

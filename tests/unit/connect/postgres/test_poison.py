@@ -124,7 +124,7 @@ def test_a_row_that_the_server_refuses_is_set_aside_by_itself_whatever_it_says(
     epoch = rows(0, *((f"N{n}", n) for n in range(6)), ("bad", 666), ("N6", 6), ("N7", 7))
     diverted = deliver(postgres, epoch.table)
     assert [row["plane"] for row, _ in diverted] == ["bad"]
-    assert diverted[0][1].startswith("the server says: ")
+    assert diverted[0][1].startswith("the server reports: ")
     assert execute(postgres, "SELECT count(*) FROM target")[0][0] == before + 8
 
 

@@ -251,14 +251,14 @@ def test_tables_that_cannot_be_rolled_back_say_why(postgres: str) -> None:
         assert sink.cannot_roll_back() is None
         with opened(postgres, context(query_id="q"), "shared", epoch_column="n") as other:
             other.deliver(EPOCHS[0])
-        assert "others write to the table" in str(sink.cannot_roll_back())
+        assert "other writers also write to the table" in str(sink.cannot_roll_back())
 
 
 def test_an_epoch_column_is_for_rows_that_stay_and_is_no_column_of_theirs(postgres: str) -> None:
-    with pytest.raises(SinkError, match="has no effect where rows are replaced"):
+    with pytest.raises(SinkError, match="has no effect if rows are replaced"):
         gw.sinks.postgres(postgres, "target", mode="upsert", epoch_column="n")
     with (
-        pytest.raises(SinkError, match="which the rows have"),
+        pytest.raises(SinkError, match="the rows have a column of that name"),
         opened(postgres, epoch_column="total"),
     ):
         pass
@@ -516,7 +516,7 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
 
 def test_a_value_that_the_server_refuses_is_an_error_that_names_the_row(postgres: str) -> None:
     with opened(postgres) as sink:
-        with pytest.raises(SinkError, match=r"N.x00.*the server says: .*0x00"):
+        with pytest.raises(SinkError, match=r"N.x00.*the server reports: .*0x00"):
             sink.deliver(rows(3, ("N\0", 1)))
         sink.deliver(rows(4, ("N1", 1)))
     assert table(postgres) == [("N1", 1)]
@@ -549,11 +549,11 @@ def test_epochs_are_recorded_in_the_schema_of_the_table(postgres: str) -> None:
     [
         ({"table": "t", "mode": "replace"}, "mode 'replace'"),
         ({"table": "t", "keys": ["plane"]}, "keys mean nothing"),
-        ({"table": "a.b.c"}, "does not name a table"),
-        ({"table": ""}, "does not name a table"),
-        ({"table": "a."}, "does not name a table"),
-        ({"table": "godwit_stage"}, "a name that the sink needs for itself"),
-        ({"table": "public.godwit_epochs"}, "a name that the sink needs for itself"),
+        ({"table": "a.b.c"}, "is not a valid table name"),
+        ({"table": ""}, "is not a valid table name"),
+        ({"table": "a."}, "is not a valid table name"),
+        ({"table": "godwit_stage"}, "a name that the sink uses internally"),
+        ({"table": "public.godwit_epochs"}, "a name that the sink uses internally"),
     ],
 )
 def test_options_that_are_never_right_are_refused_at_once(
@@ -580,7 +580,7 @@ def test_names_may_hold_any_character(postgres: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", ["t\0", "a\0.t"])
 def test_a_name_with_a_zero_byte_names_no_table(name: str) -> None:
-    with pytest.raises(SinkError, match="does not name a table"):
+    with pytest.raises(SinkError, match="is not a valid table name"):
         gw.sinks.postgres("", name)
 
 

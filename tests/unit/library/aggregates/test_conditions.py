@@ -131,7 +131,7 @@ def test_a_condition_leaves_order_as_much_or_as_little_weight_as_it_has(aggregat
         ("n is 3", "'null' is missing before '3'"),
         ("n between 1 or 2", "'and' is missing before 'or'"),
         ("n like 'a%'", "'like' is unexpected"),
-        (" + ".join(["n"] * 1_000) + " > 2", "more than 50 operations follow"),
+        (" + ".join(["n"] * 1_000) + " > 2", "more than 50 operations in a row"),
         ("1 = 1", "it refers to no column"),
         ("true", "refers to no column"),
         ("n > " + "1" * 5_000, "more than 38 digits"),

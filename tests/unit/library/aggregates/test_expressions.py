@@ -282,7 +282,7 @@ def test_what_has_no_value_names_expression_and_key() -> None:
         ("prise", "reads column 'prise', which.*Did you mean 'price'"),
         ("prise * 2", "reads column 'prise', which source 'rows' does not have"),
         ("arr delay", r"neither a column nor a valid expression: 'delay' is unexpected \(at char"),
-        ("round(a)", "there is no function 'round'.*functions are abs, coalesce"),
+        ("round(a)", "there is no function 'round'.*the functions abs, coalesce"),
         ("a ^ b", r"'\^ b' cannot be parsed \(at character 3\)"),
         ("1 + 1", "it refers to no column"),
         ("a * 1e400", r"1e400 does not fit a double \(at character 5\)"),

@@ -417,7 +417,7 @@ def test_a_hot_key_of_a_function_gets_parts_where_time_says_so() -> None:
     assert (proposal.change.key, grid.columns) == ('["hot"]', 1)
     assert grid.rows == 4
     assert 0 not in grid.parts
-    assert "2.40 times the work of a lane" in proposal.reason
+    assert "2.40 times the average work of a lane" in proposal.reason
 
 
 # -- in users' tests

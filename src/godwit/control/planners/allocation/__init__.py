@@ -1,1 +1,1 @@
-"""Paper 2: even load within a budget of moves, draining, and key groups that talk kept together."""
+"""Paper 2: even load within a budget of moves, draining, collocation of key groups."""

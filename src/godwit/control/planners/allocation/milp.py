@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _PRECISION = 1e-9
-"""Share of the mean to which the bound is found; plans are compared to a millionth of it."""
+"""Precision of the bound, as a share of the mean; plans are compared to a millionth of it."""
 _GIVEN_SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-"""λ: how much of a move counts where it is given; the rest counts where it is taken."""
+"""λ: share of a move that counts at its source; the rest counts at its destination."""
 
 
 def load_distance_bound(problem: Problem) -> float:
@@ -164,7 +164,7 @@ class _MoveCount:
     def _fewest_taken(
         self, excess: FloatArray, missing: FloatArray
     ) -> tuple[IndexArray, BoolArray]:
-        """Return how many key groups each executor must at least take, and a mask of what can be.
+        """Return the min. number of key groups that each executor takes, and a feasibility mask.
 
         One entry per executor and number of key groups that it gives. `excess`, `missing`: load
         that it must lose and gain at least.
@@ -471,16 +471,16 @@ _CLOSE_ENOUGH = 1e-6
 
 
 _URGENT_GAIN = 0.01
-"""Balance goes before draining where it gains more than this share of the mean."""
+"""Balance has priority over draining if it gains more than this share of the mean."""
 _PROGRESS = 1e-3
 """A plan that gains less than this share of the mean takes a key group off a draining executor."""
 _ROUNDS_PER_SOLVER_CALL = 32
-"""One in this number of rounds goes to HiGHS, which takes as long as a dozen of the others."""
+"""One round in this many uses HiGHS, which takes as long as a dozen other rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllocationResult:
-    """Placement of the units, and how good it is."""
+    """Placement of the units, and its quality."""
 
     place: IntArray  # shape ``(U,)``: executor of each unit
     objective: float  # d, in the problem's unit of load
@@ -564,7 +564,7 @@ def _plan_problem(
 
 
 def _contradiction_reason(problem: Problem) -> str:
-    """Return, as text, the limits that contradict each other, so that no plan keeps all."""
+    """Return, as text, the contradicting limits that no plan satisfies."""
     if problem.limits.target_executors is not None and problem.draining.any():
         return "no plan within the limits empties the draining executors"
     return "the limits contradict each other"
@@ -578,7 +578,7 @@ def allocate_units(
     enough: float = 0.0,
     least_gain: float = 0.0,
 ) -> AllocationResult:
-    """Place units so that d is least; shared by MILP and ALBIC.
+    """Place units so that d is minimal; shared by MILP and ALBIC.
 
     Stops at `least`, a known lower bound of d, and at `enough`, below which fewer moves count more
     (both in the problem's unit of load). Units move only if d, or both sides together, fall by
@@ -643,15 +643,15 @@ def allocate_units(
 def _warn_without_solver() -> None:
     """Log, once in a process, that plans are not proved optimal."""
     _logger.warning(
-        "SciPy is not installed: the planner 'milp' plans by local search, and does not prove its "
-        "plans optimal. For the exact solver: pip install 'godwit-streams[planning]'"
+        "SciPy is not installed, so the planner 'milp' uses local search and does not prove that "
+        "its plans are optimal. For the exact solver, run pip install 'godwit-streams[planning]'"
     )
 
 
 def _empty_draining_executors(
     model: AllocationModel, search: AllocationSearch, start: IntArray, enough: float
 ) -> tuple[AllocationSearch, bool]:
-    """Spend moves on draining executors before the last per cent of balance.
+    """Use moves for draining executors before the last percent of balance.
 
     Tries to take as many key groups off draining executors as the budget has moves, then half as
     many, and so on, and takes the first plan that is nearly as balanced. Returns the better search,
@@ -716,7 +716,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Improve `place` until a limit or the bound `least` is met; return it, and the rounds done."""
+    """Improve `place` until a limit or the bound `least` is reached; return it and the rounds."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:
@@ -774,7 +774,7 @@ def _replan_some(
 def _choose_neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
-    """Choose `size` executors: the most deviating one, some on the other side, others at random."""
+    """Choose `size` executors: the most deviating one, some on the other side, some at random."""
     deviation = model.deviations(place)
     deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
     worst = int(np.abs(deviation).argmax())

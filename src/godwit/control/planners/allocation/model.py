@@ -213,7 +213,7 @@ def build_model(problem: Problem, units: Units) -> AllocationModel:
 
 
 _CHOICES = 12
-"""Choices that are tried before the plan is given up as infeasible."""
+"""Number of choices to try before the plan counts as infeasible."""
 
 
 def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) -> Solution:
@@ -238,7 +238,7 @@ def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) ->
         if moved.status is not Status.INFEASIBLE:
             return moved
         first = first or moved
-    assert first is not None, "there is always a choice"
+    assert first is not None, "there is always at least one choice"
     return first
 
 

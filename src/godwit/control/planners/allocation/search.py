@@ -1,4 +1,4 @@
-"""Local search on the allocation model: seconds where the whole program would take minutes.
+"""Local search on the allocation model, which takes seconds instead of minutes.
 
 Lowers the worst deviation by moving one unit or exchanging two, within the budgets; our own (paper
 2 §4.3.1 gives the model to the solver alone).
@@ -197,11 +197,11 @@ class Placement:
 
 
 _PROGRESS = 1e-10
-"""Smallest fall of a deviation, in fair shares, that counts: above the noise of summing floats."""
+"""Min. fall of a deviation, in fair shares, above the rounding errors of sums."""
 
 
 _FIRST_PARTNERS = 16
-"""Executors that exchanges are looked for with first, where there are many more."""
+"""Number of executors with which exchanges are tried first, if there are many more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,7 +440,7 @@ class AllocationSearch(Placement):
             self.put(step.other, step.other_executor)
 
     def _repair_room(self) -> None:
-        """Move units off executors that exceed their room, largest use per move first."""
+        """Move units off executors that exceed their room, largest usage first."""
         model = self.model
         for r in range(model.usage.shape[1]):
             while True:

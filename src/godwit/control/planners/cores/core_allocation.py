@@ -1,4 +1,4 @@
-"""Fewest cores per executor that keep rows fast enough, by a queueing model (paper 5 §4.1).
+"""Min. number of cores per executor for a latency target, by a queueing model (paper 5 §4.1).
 
 Each executor is one M/M/k station of a Jackson network (equation 1): a common queue and ``k`` equal
 servers.  It is stable, and its latency finite, exactly when ``k > arrival rate / service rate``;
@@ -78,9 +78,9 @@ def erlang_b(offered_load: float, servers: int) -> float:
 
 
 _ROUNDING = 1e-12
-"""Share of the serving time by which a target must exceed it."""
+"""Margin, as a share of the service time, by which a target must exceed it."""
 _MIN_WAITING_SHARE = 1e-6
-"""Share of serving down to which waiting is brought where the target is unreachable."""
+"""Ratio of waiting to service time that is aimed at if the target is unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,8 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
             cores=_share_too_few(stable, available),
             latency_s=float("inf"),
             status="infeasible",
-            reason=f"Stability alone needs {needed} cores; there are {available}.",
+            reason=f"At least {needed} cores are needed for stability, but only {available} are "
+            "available.",
         )
     stations = {
         index: _Station(arrival[index], service[index], int(stable[index]))
@@ -188,13 +189,12 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     if is_reachable and waiting_rows <= allowed_waiting:
         return CoreAllocation(cores=cores, latency_s=latency_s, status="optimal")
     reason = (
-        f"All {available} cores give {latency_s:.6g} s; the target is "
+        f"All {available} cores give {latency_s:.6g} s, but the target is "
         f"{problem.latency_target_s:.6g} s."
         if is_reachable
-        else f"Unreachable: even without any waiting the latency is "
-        f"{served_rows / network.input_per_s:.6g} s, and the target is "
-        f"{problem.latency_target_s:.6g} s."
-        f" {int(cores.sum())} cores give {latency_s:.6g} s."
+        else "Unreachable: even without waiting, the latency is "
+        f"{served_rows / network.input_per_s:.6g} s, but the target is "
+        f"{problem.latency_target_s:.6g} s. {int(cores.sum())} cores give {latency_s:.6g} s."
     )
     return CoreAllocation(cores=cores, latency_s=latency_s, status="infeasible", reason=reason)
 
@@ -202,7 +202,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
 def allocate_all_cores(
     network: QueueingNetwork, available: int, *, idle_cores: int = 1
 ) -> CoreAllocation:
-    """Return the cores of each executor with all in use, each where it helps latency most.
+    """Allocate all cores, each to the executor where it reduces latency most.
 
     `idle_cores`: cores of an executor without load.
     """
@@ -233,7 +233,7 @@ def _add_cores(stations: dict[int, _Station], *, spare: int, max_waiting: float)
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
-    """Return the cores of each executor if they do not suffice: the smallest need is met first.
+    """Allocate too few cores: the executors with the smallest need get theirs first.
 
     `stable`: cores that each executor needs for stability.
     """

@@ -35,7 +35,7 @@ def balance_lanes(
     theta: float = DEFAULT_THETA,
     max_moves: int | None = None,
 ) -> IntArray:
-    """Return the lane of each key group of one executor, changed as little as balance needs.
+    """Return the lane of each key group of one executor, with as few changes as balance needs.
 
     Stops when ``max lane load <= theta * mean lane load``, when no reassignment helps, or after
     `max_moves`. Ties: the lower lane, the lower key group. O(m log m + rounds·log m) time. Raises
@@ -63,7 +63,7 @@ def balance_lanes(
 
 
 class _Lanes:
-    """Lanes' loads in two lazy heaps, and key groups of the lanes that were ever the busiest."""
+    """Lanes' loads in two lazy heaps, and the key groups of lanes that have been the busiest."""
 
     def __init__(self, load: FloatArray, lane_of: IntArray, num_lanes: int) -> None:
         self.lane_of = lane_of
@@ -112,7 +112,7 @@ class _Lanes:
         return self._sorted_key_groups[lane]
 
     def _best_position(self, source: int, difference: float) -> int:
-        """Return the position, in a lane's list, of the key group whose move evens most; -1: none.
+        """Return the position, in a lane's list, of the best key group to move; -1: none.
 
         `difference`: load of lane `source` minus that of the lane it goes to.
         """
@@ -153,7 +153,7 @@ def plan_intra_executor(problem: Problem) -> Solution:
         raise wrong_value("capacity", "different values", "lanes of one executor are equally fast")
     if problem.draining.any():
         lane = problem.executors[int(problem.draining.argmax())]
-        raise wrong_value("draining", lane, "leave a lane out instead of draining it")
+        raise wrong_value("draining", lane, "omit a lane instead of draining it")
     theta = DEFAULT_THETA if problem.limits.theta is None else problem.limits.theta
     load, lanes = problem.weight, problem.num_executors
     assignment = balance_lanes(
