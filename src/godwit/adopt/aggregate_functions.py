@@ -1,4 +1,4 @@
-"""Spark's aggregate functions as Godwit's aggregates: of which arguments, and of which type.
+"""Spark's aggregate functions as Godwit's aggregates, with their arguments and types.
 
 The arguments are Spark expressions, which Spark computes before the rows reach an operator; a
 ``FILTER (WHERE ...)`` is one of them.
@@ -45,7 +45,7 @@ def call_of(catalyst: Catalyst, expression: Any) -> AggregateCall:
         kind = kind_of(function)
     condition = option(expression.filter())
     if kind not in _OF_ANY_TEXT and any(map(catalyst.is_collated, children_of(function))):
-        raise refused(kind, "it compares text that has a collation")
+        raise refused(kind, "it compares text with a collation")
     if expression.isDistinct():
         return _distinct_call(catalyst, function, kind, condition)
     if kind == "Count":
@@ -76,8 +76,8 @@ def refused(kind: str, why: str) -> UnsupportedQueryError:
     """Return the error that an aggregate function cannot be adopted."""
     return UnsupportedQueryError(
         f"{kind} cannot be adopted: {why}.",
-        remedy="Compute it from aggregates that can be adopted, such as sums, counts or "
-        "collect_list, or in a function with state (applyInPandasWithState, transformWithState).",
+        remedy="Compute it from supported aggregates, such as sums, counts or collect_list, or "
+        "in a function with state (applyInPandasWithState, transformWithState).",
         node=kind,
     )
 
@@ -119,12 +119,12 @@ def _skipping_nulls(function: Any, kind: str, argument: Any) -> Callable[[str], 
 
 
 def _ignores_nulls(function: Any) -> bool:
-    """Return whether a collecting function leaves nulls out, as all do in older versions."""
+    """Return whether a collecting function skips nulls, as all of them do in older versions."""
     return not has_method(function, "ignoreNulls") or bool(function.ignoreNulls())
 
 
 def _sum_overflow(function: Any) -> Overflow:
-    """Return what a sum does that does not fit its type."""
+    """Return the handling of a sum that does not fit its type."""
     holder = function.evalContext() if has_method(function, "evalContext") else function
     return _OVERFLOWS[str(holder.evalMode().toString())]
 
@@ -148,7 +148,13 @@ def _distinct_call(catalyst: Catalyst, function: Any, kind: str, condition: Any)
     elif kind == "Count":
         new_aggregate = gw.count_distinct
     else:
-        raise refused(kind, f"{function.prettyName()}(DISTINCT ...) is computed of all rows only")
+        raise refused(
+            kind,
+            (
+                f"{function.prettyName()}(DISTINCT ...) is not supported, only "
+                f"{function.prettyName()}(...)"
+            ),
+        )
     argument = arguments[0]
     if len(arguments) > 1:
         tests = [catalyst.is_not_null(part) for part in arguments]
@@ -249,7 +255,7 @@ def _joined_text(function: Any) -> AggregateCall:
 
 
 def _constant_argument(expression: Any, kind: str) -> Any:
-    """Return the value of a constant argument, as Python has it."""
+    """Return the value of a constant argument as a Python value."""
     if not expression.foldable():
         raise refused(kind, "an argument is not a constant")
     return expression.eval(None)
@@ -302,7 +308,7 @@ def _mode_call(function: Any) -> AggregateCall:
     column = children_of(function)[0]
     smallest = option(function.reverseOpt())
     if is_nested(column):
-        raise refused("Mode", "of nested values with equal counts Spark returns any")
+        raise refused("Mode", "for nested values with equal counts, Spark's result is undefined")
     descending = smallest is not None and not bool(smallest)
     return AggregateCall(
         arguments=(column,),
@@ -335,7 +341,7 @@ REPLACED: Final = frozenset(
         *("RegrAvgX", "RegrAvgY", "RegrCount", "RegrSXX", "RegrSYY"),
     }
 )
-"""Functions that Spark's optimizer replaces by another one, which they name."""
+"""Functions that Spark's optimizer replaces by another function in their fields."""
 _SKIPPING_NULLS: Final[dict[str, Callable[[str], Aggregate]]] = {
     "Sum": gw.sum,
     "Average": gw.mean,
@@ -379,7 +385,7 @@ _OTHERS: Final[dict[str, Callable[[Any], AggregateCall]]] = {
     "RegrSlope": _numeric_maker("regr_slope"),
     "RegrIntercept": _numeric_maker("regr_intercept"),
 }
-_SKETCH: Final = "its result has the bytes of a sketch library of the JVM's"
+_SKETCH: Final = "its result has the format of a sketch library on the JVM"
 REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
@@ -395,8 +401,8 @@ REFUSED: Final[dict[str, str]] = {
         ),
         _SKETCH,
     ),
-    "ApproxTopK": "its counts are estimates of a sketch library of the JVM's",
-    "HistogramNumeric": "its bins depend on how Spark merges partitions",
-    "MaxMinByK": "of rows with equal values Spark takes any",
+    "ApproxTopK": "its counts are estimates by a sketch library on the JVM",
+    "HistogramNumeric": "its bins depend on Spark's merging of partitions",
+    "MaxMinByK": "for rows with equal values, Spark's result is undefined",
 }
-"""Functions that no aggregate computes → why."""
+"""Functions that no aggregate computes → the reason."""

@@ -118,7 +118,7 @@ def aggregate(translation: Translator, node: Any, below: list[Adopted | None]) -
     ]
 
     def change(expression: Any) -> Any:
-        """Replace a group key, or an aggregate, by the column that has it."""
+        """Replace a group key, or an aggregate, by its column."""
         if kind_of(expression) == "AggregateExpression":
             return next(
                 attribute
@@ -141,7 +141,7 @@ def _with_panes(
     calls: list[tuple[Any, AggregateCall]],
     child: Any,
 ) -> Any:
-    """Let windows of one length be panes, if that gives the same result.
+    """Replace windows of one length by panes, if that gives the same result.
 
     Returns the plan to aggregate: the one before the windows, or `child`.
     """
@@ -194,7 +194,7 @@ def _check_types(
         if not _same_type(output, spark.type):
             raise translation.refused(
                 function,
-                f"its result has type {output}, and Spark's has {spark.type}",
+                f"its result has type {output}, but Spark's has {spark.type}",
                 "Cast its argument, or its result.",
             )
 
@@ -280,7 +280,7 @@ def _functions_in(results: Sequence[Any]) -> list[Any]:
 
 
 def _same_type(flow_type: pa.DataType, spark_type: pa.DataType) -> bool:
-    """Return whether two types are the same but for zones, and for parts that are never null."""
+    """Return whether two types are equal, except for zones and the nullability of parts."""
     if pa.types.is_map(flow_type) and pa.types.is_map(spark_type):
         return _same_type(flow_type.key_type, spark_type.key_type) and _same_type(
             flow_type.item_type, spark_type.item_type

@@ -38,7 +38,7 @@ def rows_and_elements(lists: pa.Array) -> tuple[Integers, pa.Array]:
 def lists_of_rows(
     rows: Integers, elements: pa.Array, like: pa.Array, dtype: pa.DataType
 ) -> pa.Array:
-    """Return arrays of elements, which are in order of rows; null where `like` is null."""
+    """Return arrays of elements, which are ordered by row; null where `like` is null."""
     starts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(like))))
     mask = mask_of(like)
     return pa.ListArray.from_arrays(
@@ -50,7 +50,7 @@ def lists_of_rows(
 
 
 def codes_of(*columns: pa.Array) -> list[Integers]:
-    """Return numbers for the values of columns of one type, smaller for smaller ones; -1: null."""
+    """Return order-preserving codes for the values of columns of one type; -1: null."""
     wrapped = [pa.StructArray.from_arrays([column], names=["value"]) for column in columns]
     keys = pa.concat_arrays([order_keys(column) for column in wrapped])
     ranks = descending_ranks(keys)
@@ -81,7 +81,7 @@ def _sort_nulls_last(call: FunctionSpec, lists: pa.Array) -> pa.Array:
 
 
 def _flatten(call: FunctionSpec, lists: pa.Array) -> pa.Array:
-    """Return the elements of arrays in arrays; null where one of these is null."""
+    """Flatten arrays of arrays; null where an inner array is null."""
     rows, inner_lists = rows_and_elements(lists)
     row_of_element, elements = rows_and_elements(inner_lists)
     has_null = np.bincount(rows[~values_of(inner_lists.is_valid())], minlength=len(lists)) > 0
@@ -109,7 +109,7 @@ def _array_min_or_max(largest: bool) -> Callable[[FunctionSpec, pa.Array], pa.Ar
 
 
 def _distinct(call: FunctionSpec, lists: pa.Array) -> pa.Array:
-    """Return arrays without elements that an earlier one is equal to."""
+    """Return arrays without elements that equal an earlier one."""
     rows, elements = rows_and_elements(lists)
     return _first_of_each(call, lists, rows, elements, codes_of(elements)[0])
 
@@ -175,7 +175,7 @@ def _union(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _intersect_or_except(included: bool) -> Callable[[FunctionSpec, pa.Array, pa.Array], pa.Array]:
-    """Return ``array_intersect``, or ``array_except``: by whether an element is in the second."""
+    """Return ``array_intersect``, or ``array_except``, by membership in the second array."""
 
     def evaluate(call: FunctionSpec, left: pa.Array, right: pa.Array) -> pa.Array:
         (rows, elements), (other_rows, other_elements) = (
@@ -235,14 +235,14 @@ def _sequence(call: FunctionSpec, start: pa.Array, stop: pa.Array) -> pa.Array:
 
 
 def _join(_call: FunctionSpec, lists: pa.Array, delimiter: pa.Array) -> pa.Array:
-    """Return the texts of arrays, joined, without nulls."""
+    """Join the texts of arrays, without nulls."""
     return _joined_texts(lists, delimiter, None)
 
 
 def _join_with_nulls(
     _call: FunctionSpec, lists: pa.Array, delimiter: pa.Array, null: pa.Array
 ) -> pa.Array:
-    """Return the texts of arrays, joined, with a text for nulls."""
+    """Join the texts of arrays, with a text for nulls."""
     return _joined_texts(lists, delimiter, null)
 
 

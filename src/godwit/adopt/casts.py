@@ -1,4 +1,4 @@
-"""Casts of Spark between types of columns, as far as they are proven equal to Spark's.
+"""Casts between types of columns, only those that are proven equal to Spark's.
 
 A value that the new type cannot hold is an error in ANSI mode (``CAST_OVERFLOW``,
 ``CAST_INVALID_INPUT``), null in ``try_cast``, and without ANSI wraps if it is an integer that
@@ -54,9 +54,9 @@ class FunctionSpec(Protocol):
 
 
 LOCAL_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "UTC+00:00", "GMT+00:00"})
-"""Names of the zone whose clock shows UTC."""
+"""Names of time zones that equal UTC."""
 _FIRST_KNOWN, _LAST_KNOWN = -2_208_988_800_000_000, 2_145_916_800_000_000  # 1900 to 2038
-"""Times for which Arrow knows the rules of a zone."""
+"""Range of times for which Arrow knows the rules of a zone."""
 _BELOW_FLOATS = (1 << 29) - 1  # bits of a double that a float does not have
 _WIDE = Context(prec=80)
 _LONG = Context(prec=400)  # of any double
@@ -92,7 +92,7 @@ def without(
 
 
 def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
-    """Return the microseconds since 1970 that the clock of a zone shows at timestamps."""
+    """Return timestamps as local times of a zone, in microseconds since 1970."""
     instants = values_of(values)
     if values.type.tz is None or zone in LOCAL_ZONES:
         return instants
@@ -114,7 +114,7 @@ def local_times(values: pa.Array, zone: str) -> npt.NDArray[np.int64]:
 def instants_of(
     local: npt.NDArray[np.int64], zone: str, preferred: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return the moments at which the clock of a zone shows times, as microseconds since 1970.
+    """Return local times of a zone as instants, in microseconds since 1970.
 
     A time that the clock shows twice is the first of both, or the one at the `preferred` difference
     from UTC; one that it skips is as much later as it skips.  So Java resolves them.
@@ -134,12 +134,12 @@ def instants_of(
 
 
 def offsets_at(moments: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
-    """Return how far the clock of a zone is ahead of UTC at moments, in microseconds."""
+    """Return the UTC offsets of a zone at instants, in microseconds."""
     return local_times(column_of(moments, None, pa.timestamp("us", "UTC")), zone) - moments
 
 
 def days_begin(days: npt.NDArray[np.int64], zone: str) -> npt.NDArray[np.int64]:
-    """Return the moments at which days since 1970 begin in a zone."""
+    """Return the instants at which days since 1970 begin in a zone."""
     midnight = days * _DAY_US
     begins = instants_of(midnight, zone)
     if zone in LOCAL_ZONES:
@@ -165,7 +165,7 @@ def saturated(numbers: npt.NDArray[np.floating], dtype: np.dtype[Any]) -> npt.ND
 
 
 def is_proven(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a cast is one of those that are computed as Spark computes them."""
+    """Return whether a cast is supported, with the same result as Spark's."""
     if source == target or pa.types.is_null(source):
         return True
     pair = (_kind_of_type(source), _kind_of_type(target))
@@ -194,7 +194,7 @@ def cast(
 
 
 def _kind_of_type(dtype: pa.DataType) -> str:
-    """Return the kind of a type that decides how it is cast."""
+    """Return the kind of a type, which determines how it is cast."""
     if pa.types.is_signed_integer(dtype):
         return "integer"
     for kind, test in (
@@ -275,7 +275,7 @@ def _between_decimals(values: pa.Array, dtype: pa.DataType, overflow: Overflow) 
 def _decimals_that_fit(
     integers: list[int], values: pa.Array, dtype: pa.DataType, overflow: Overflow
 ) -> pa.Array:
-    """Return decimals from their integers without a point, as far as they fit."""
+    """Return decimals from their unscaled integers, if they fit."""
     bound = 10**dtype.precision
     overflows = np.array([not -bound < value < bound for value in integers], np.bool_)
     reason = f"a number does not fit decimal({dtype.precision}, {dtype.scale})"
@@ -334,7 +334,7 @@ def _text_to_integers(values: pa.Array, dtype: pa.DataType, overflow: Overflow) 
             is_invalid[row] = True
         else:
             numbers[row] = number
-    reason = f"a text does not become {dtype}"
+    reason = f"a text cannot be cast to {dtype}"
     return column_of(
         numbers, without(mask_of(values), is_invalid, overflow, "CAST_INVALID_INPUT", reason), dtype
     )
@@ -350,13 +350,13 @@ def _text_to_dates(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> 
     read = [None if text is None else _day_of(text.strip(_SPACE)) for text in values.to_pylist()]
     days = np.array([day or 0 for day in read], np.int64)
     wrong = np.array([day is None for day in read], np.bool_)
-    reason = "a text does not become a date"
+    reason = "a text cannot be cast to a date"
     mask = without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason)
     return column_of(days, mask, dtype)
 
 
 def _day_of(text: str) -> int | None:
-    """Return the number of days since 1970 until a date, of which a time may follow."""
+    """Return the days since 1970 of a date, which a time may follow."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -375,13 +375,13 @@ def _text_to_truth(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> 
     words = [None if text is None else text.strip(_SPACE).lower() for text in values.to_pylist()]
     truth = np.array([word in _TRUE for word in words], np.bool_)
     wrong = np.array([w is not None and w not in _TRUE | _FALSE for w in words], np.bool_)
-    reason = "a text does not become a boolean"
+    reason = "a text cannot be cast to a boolean"
     mask = without(mask_of(values), wrong, overflow, "CAST_INVALID_INPUT", reason)
     return column_of(truth, mask, dtype)
 
 
 def _to_text(show: Callable[..., list[str]]) -> Callable[..., pa.Array]:
-    """Return a cast to text by a function of values, of which some are arbitrary."""
+    """Return a cast to text by a function of values, some of which are arbitrary."""
 
     def apply(values: pa.Array, dtype: pa.DataType, overflow: Overflow) -> pa.Array:
         mask = mask_of(values)
@@ -392,7 +392,7 @@ def _to_text(show: Callable[..., list[str]]) -> Callable[..., pa.Array]:
 
 
 def year_as_text(year: int) -> str:
-    """Return a year as Java writes ``uuuu``: with a plus if it has five digits."""
+    """Format a year as Java's ``uuuu``: with a plus if it has five digits."""
     return f"+{year}" if year > 9999 else f"{year:0{4 + (year < 0)}d}"
 
 
@@ -458,7 +458,7 @@ FROM_FLOATS: dict[tuple[str, str], Callable[..., pa.Array]] = {
 
 
 def intervals_as_text(micros: npt.NDArray[np.int64]) -> list[str]:
-    """Return intervals from days to seconds as SQL writes them."""
+    """Format day-to-second intervals as SQL literals."""
     return [f"INTERVAL '{_shown_interval(number)}' DAY TO SECOND" for number in micros.tolist()]
 
 

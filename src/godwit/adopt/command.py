@@ -1,4 +1,4 @@
-"""`godwit adopt`: what the checkpoint of a Spark query has, and how the query continues here."""
+"""`godwit adopt`: shows the checkpoint of a Spark query, and how to continue the query."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ Spark's checkpoint is only read. The state is checked against the query before a
 def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit adopt`, and its function as ``run``."""
     parser.description = (
-        "Look into the checkpoint of a Spark streaming query that is stopped: its last batch, its "
-        "watermark and its sources; and print the lines by which the query continues here with its "
-        "state. Nothing is written: the state is read when the query starts, since only the query "
-        "says what it means. Exit status 0; 2 if there is no such checkpoint."
+        "Inspect the checkpoint of a stopped Spark streaming query: its last batch, its "
+        "watermark and its sources; and print the code that continues the query with its state. "
+        "Nothing is written: the state is read when the query starts, since only the query "
+        "defines its meaning. Exit status 0; 2 if there is no such checkpoint."
     )
     parser.add_argument("old", metavar="OLD", help="checkpointLocation of the Spark query")
     parser.add_argument(
-        "new", metavar="NEW", nargs="?", default="checkpoints/new", help="the new checkpoint"
+        "new",
+        metavar="NEW",
+        nargs="?",
+        default="checkpoints/new",
+        help="path of the new checkpoint",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run_adopt)

@@ -1,4 +1,4 @@
-"""Files of CSV as Spark's reader has them, in mode ``PERMISSIVE`` or ``FAILFAST``.
+"""CSV files read like by Spark's reader, in mode ``PERMISSIVE`` or ``FAILFAST``.
 
 Spark parses each line by itself.  A line without quotes is cut at its separators; one with quotes
 goes through the rules of Spark's parser, as far as they were compared with it.  Too few values are
@@ -119,7 +119,7 @@ class SparkCsv(TextFormat):
         return [texts_of(cell) for cell in cells]
 
     def _texts_without_quotes(self, text: bytes, names: list[str]) -> list[pa.Array] | None:
-        """Return the texts of lines without quotes; ``None`` if a line has another length."""
+        """Return the texts of lines without quotes; ``None`` if a line has a wrong number."""
         if not text:
             return None
         try:
@@ -169,7 +169,7 @@ class SparkCsv(TextFormat):
             return value, match.end()
         quoted_start = None if self._quotes_are_doubled else _RUN.match(line, position)
         if quoted_start is None:
-            raise UnsureError(line[position:], "a value in quotes")
+            raise UnsureError(line[position:], "a quoted value")
         cell_end = line.find(self._separator, quoted_start.end())
         cell_end = len(line) if cell_end < 0 else cell_end
         cell = line[position:cell_end]
@@ -178,7 +178,7 @@ class SparkCsv(TextFormat):
                 1:
             ], cell_end  # the last of several quotes ends the value
         if line[quoted_start.end()] in _BLANK or _ESCAPE in cell:
-            raise UnsureError(line[position:], "a value in quotes")
+            raise UnsureError(line[position:], "a quoted value")
         return cell, cell_end  # quotes within a value are part of it
 
     def _infer(self, block: bytes) -> pa.Schema:
@@ -187,7 +187,7 @@ class SparkCsv(TextFormat):
 
 
 def _with_line_feeds(text: bytes) -> bytes:
-    """Return lines with line feeds alone at their ends; raise for carriage returns alone."""
+    """Normalize line ends to line feeds; raise for carriage returns alone."""
     if b"\r" not in text:
         return text
     text = text.replace(b"\r\n", b"\n")

@@ -31,7 +31,7 @@ _LAST: Final = "delivered.json"
 
 
 class DeliveredResult(ForeachSink):
-    """Calls a function with a batch's result, a DataFrame, and the number of the batch.
+    """Sink that calls a function with a batch's result, a DataFrame, and the batch's number.
 
     `checkpoint`: directory in which the last batch is recorded for which the function returned, so
     that another start does not call it again, as Spark would not; by default it is called again.
@@ -53,7 +53,7 @@ class DeliveredResult(ForeachSink):
         )
 
     def deliver(self, output: EpochOutput) -> None:
-        """Call the user's function with the rows of a batch, unless it returned for it before."""
+        """Call the user's function with the rows of a batch, unless that has succeeded before."""
         if self._storage is None:
             self._call_function(output)
             return
@@ -67,7 +67,7 @@ class DeliveredResult(ForeachSink):
             self._recorded_batch = point
 
     def _call_function(self, output: EpochOutput) -> None:
-        """Call the user's function; its error has the condition that Spark's has."""
+        """Call the user's function; its error has the same condition as Spark's."""
         try:
             super().deliver(output)
         except UserFunctionError as error:
@@ -77,14 +77,14 @@ class DeliveredResult(ForeachSink):
             ) from error.__cause__
 
     def open(self, context: SinkContext) -> None:
-        """Remember how many batches Spark's query had before."""
+        """Store the number of batches that Spark's query had before."""
         super().open(context)
         self._batches_before = context.batches_before
         if isinstance(self._fn, MemoryTable):
             self._fn.show()
 
     def number_of(self, output: EpochOutput) -> int:
-        """Return the number of a batch: numbers of a Spark query continue."""
+        """Return the number of a batch, continuing the numbers of a Spark query."""
         return output.epoch + max(self._batches_before - 1, 0)
 
     def argument_of(self, output: EpochOutput) -> DataFrame:
@@ -102,7 +102,7 @@ class MemoryTable:
         self._batches: dict[int, pa.Table] = {}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Add the rows of a batch, unless they are there already."""
+        """Add the rows of a batch, unless they were added before."""
         table = rows.toArrow()
         self._batches = {} if self._is_complete else self._batches
         self._batches[batch] = table
@@ -123,7 +123,7 @@ def print_batch(rows: DataFrame, batch: int, *, num_rows: int, truncate: bool) -
 
 
 class RowByRow:
-    """Calls ``foreach``'s function, or object, with every row of a batch, on the executors."""
+    """Sink that calls ``foreach``'s function or object with every row, on the executors."""
 
     condition = "FOREACH_USER_FUNCTION_ERROR"
 

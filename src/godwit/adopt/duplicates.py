@@ -41,7 +41,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
     within = kind_of(node) == "DeduplicateWithinWatermark"
     keys = to_list(node.keys())
     if not keys:
-        raise translation.refused(node, "it has no column", "Name a column in dropDuplicates.")
+        raise translation.refused(node, "it has no column", "Give a column to dropDuplicates.")
     output = output_of(child)
     timed = any(kind_of(part) == "EventTimeWatermark" for part in walk(child))
     columns: list[tuple[str, Any]] = []
@@ -114,7 +114,7 @@ def deduplicate(translation: Translator, node: Any, below: list[Adopted | None])
 
 
 def _output_at_run(translation: Translator, node: Any) -> list[Any]:
-    """Return the columns that the rows of a node have once Spark's optimizer has left some out.
+    """Return the columns of a node's rows after Spark's optimizer has pruned some.
 
     The first one with an event time says which rows are late.
     """

@@ -1,4 +1,4 @@
-"""Values of nested types as binary values, which state can have.
+"""Values of nested types encoded as binary values, which state can hold.
 
 `encoded` packs structs, arrays and maps, each value into one binary value, and `decoded` unpacks
 them.  Equal values have equal bytes if they are encoded with ``canonical``.  `order_keys` gives
@@ -28,12 +28,12 @@ IntArray = npt.NDArray[np.int64]
 
 
 def is_nested(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are encoded: of structs, arrays and maps."""
+    """Return whether values of a type are encoded: structs, arrays and maps."""
     return bool(pa.types.is_struct(dtype) or pa.types.is_map(dtype) or pa.types.is_list(dtype))
 
 
 def can_be_encoded(dtype: pa.DataType) -> bool:
-    """Return whether values of a nested type can be encoded: whether all their parts can."""
+    """Return whether values of a nested type can be encoded, with all their parts."""
     if is_nested(dtype):
         parts = _packed_fields(dtype)
         return bool(parts) and all(can_be_encoded(part.type) for part in parts)
@@ -41,7 +41,7 @@ def can_be_encoded(dtype: pa.DataType) -> bool:
 
 
 def encoded(values: pa.Array, *, canonical: bool = False) -> pa.Array:
-    """Return values of a nested type as large binaries; null where they are null.
+    """Encode values of a nested type as large binaries; null where they are null.
 
     `canonical`: equal values have equal bytes, so zeros have no sign, and the entries of a map are
     in the order of their keys.
@@ -61,7 +61,7 @@ def encoded(values: pa.Array, *, canonical: bool = False) -> pa.Array:
 
 
 def decoded(values: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return the values of a nested type that `encoded` gave these binaries for."""
+    """Decode values of a nested type; the inverse of `encoded`."""
     valid = mask_of(values)
     missing = None if valid is None else pa.array(~valid)
     if valid is not None:
@@ -95,7 +95,7 @@ def order_keys(values: pa.Array) -> pa.Array:
 
 
 def _order_keys(values: pa.Array) -> pa.Array:
-    """Return the binaries of `order_keys`; any where values are null."""
+    """Return the binaries of `order_keys`; arbitrary where values are null."""
     dtype, length = values.type, len(values)
     if pa.types.is_struct(dtype):
         parts = [_null_marked_keys(part) for part in _unpacked_rows(values)[1]]
@@ -118,7 +118,7 @@ def _order_keys(values: pa.Array) -> pa.Array:
 
 
 def _fixed_keys(values: pa.Array) -> pa.Array:
-    """Return values of fixed width as bytes, the largest first, that are ordered as they are."""
+    """Return values of fixed width as big-endian bytes in the same order."""
     filled = _zeros_for_nulls(values, canonical=True)
     if numpy_type(filled.type) is None:  # decimals, whose words have the sign in the last byte
         width = filled.type.byte_width
@@ -145,7 +145,7 @@ def _fixed_keys(values: pa.Array) -> pa.Array:
 
 
 def _null_marked_keys(part: pa.Array) -> pa.Array:
-    """Return the order keys of a field or an element, after a byte that tells nulls apart."""
+    """Return the order keys of a field or an element, after a byte that marks nulls."""
     keys = _order_keys(part)
     first = pa.scalar(b"\x02", pa.binary())
     marked = pc.binary_join_element_wise(first, keys, pa.scalar(b"", pa.binary()))
@@ -182,7 +182,7 @@ def _packed_fields(dtype: pa.DataType) -> list[pa.Field]:
 
 
 def _packed_layout(dtype: pa.DataType) -> tuple[PackedColumn, ...]:
-    """Return the layout of the packed rows: of each part whether it is there, and its value."""
+    """Return the layout of the packed rows: for each part, a validity flag and its value."""
     layout: list[PackedColumn] = []
     for part in _packed_fields(dtype):
         layout.append(PackedColumn(dtype=pa.bool_(), nullable=False))

@@ -1,4 +1,4 @@
-"""``gw.explain(df)``: beside each node of Spark's plan, how it runs here, and where."""
+"""``gw.explain(df)``: how, and where, each node of Spark's plan runs in Godwit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABOVE = "Spark SQL, over the rows of a batch, at delivery"
 
 @user_call
 def explain(dataframe: DataFrame, *, mode: str = "append") -> None:
-    """Print beside each node of a streaming DataFrame's plan how it runs here.
+    """Print the plan of a streaming DataFrame, with how each node runs in Godwit.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def explain(dataframe: DataFrame, *, mode: str = "append") -> None:
 
 
 def explained(dataframe: DataFrame, *, mode: str) -> str:
-    """Return the nodes of a plan and how each runs, as text."""
+    """Return the nodes of a plan, and how each of them runs, as text."""
     plan = analysed(dataframe)
     missing = ""
     try:
@@ -62,7 +62,7 @@ def explained(dataframe: DataFrame, *, mode: str) -> str:
 
 
 def _own_sources(dataframe: DataFrame, *, mode: str) -> list[str]:
-    """Return which sources ``own_sources()`` would read, or why there are none."""
+    """Return the sources that ``own_sources()`` would read, or why there are none."""
     try:
         flow = translate(dataframe, mode=mode, name="adopted", own_sources=True).flow
     except UnsupportedQueryError as error:

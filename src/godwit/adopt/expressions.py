@@ -1,4 +1,4 @@
-"""Read expressions of Spark's optimized plan as expressions over Arrow columns.
+"""Translation of expressions in Spark's optimized plan to expressions over Arrow columns.
 
 Spark's analyzer gives every expression its type, casts its operands, and says whether it fails or
 is null where it has no value.  Spark's optimizer then replaces all that is sugar (``BETWEEN``,
@@ -97,11 +97,11 @@ _SETTINGS = {
     "DateFormatClass": _LEGACY_TIMES,
     "StructsToJson": {**_LEGACY_TIMES, "spark.sql.jsonGenerator.ignoreNullFields": "false"},
 }
-"""Function → settings of the session with the values that give other texts."""
+"""Function → session settings, with the values for which its texts differ."""
 
 
 ROWS: Final = "#rows"
-"""Key of a column that is always there, so that the number of rows is known."""
+"""Key of a column that always exists, so that the number of rows is known."""
 
 
 def column_key(attribute: Any) -> str:
@@ -136,7 +136,7 @@ class ExpressionReader:
     bytes_of: Callable[[Any], bytes] = bytes  # of a Scala sequence
 
     def read(self, expression: Any) -> Expression:
-        """Return an expression over Arrow columns; refuse one that is not known.
+        """Return an expression over Arrow columns; refuse unsupported ones.
 
         Raises `UnsupportedQueryError`, which names the part that is not known and its place.
         """
@@ -161,7 +161,7 @@ class ExpressionReader:
             f"{text}{f', in {place},' if place else ''} cannot be computed between two stateful "
             f"operators: it needs {reason}.",
             remedy="Compute it as a column before the first stateful operator, or after the last "
-            "one, where Spark computes it.",
+            "one, so that Spark computes it.",
             node=kind_of(expression),
             expression=text,
             place=place,
@@ -196,9 +196,9 @@ class ExpressionReader:
         if name == "Concat" and not all(
             is_text(dtype_) or pa.types.is_list(dtype_) for dtype_ in types
         ):
-            raise ValueError("bytes that are joined")
+            raise ValueError("concatenated bytes")
         if name == "ConcatWs" and len(types) == 1:
-            raise ValueError("a delimiter alone")
+            raise ValueError("only a delimiter")
         options: tuple[Any, ...] = ()
         if name in _HASHES:
             for dtype in types:
@@ -206,7 +206,7 @@ class ExpressionReader:
                     raise ValueError(f"a hash of values of type {dtype}")
             options = (int(expression.seed()),)
         if name == "ArrayInsert":
-            position = _constant_value(arguments[1], "a position that varies")
+            position = _constant_value(arguments[1], "a position that is not constant")
             if position not in (-1, 1) or expression.legacyNegativeIndex():
                 raise ValueError("an element in the middle of an array")
             arguments, options = (arguments[0], arguments[2]), (position == -1,)
@@ -240,7 +240,7 @@ class ExpressionReader:
         if name in _TEXTS and not all(map(is_text, types[:1])):
             raise ValueError("bytes instead of text")
         if name == "IntegralDivide" and not pa.types.is_integer(types[0]):
-            raise ValueError("whole quotients of other types than integers")
+            raise ValueError("integral division of types other than integers")
         if name == "Cast":
             pair = types[0], dtype
             if all(map(pa.types.is_list, pair)):
@@ -275,18 +275,18 @@ class ExpressionReader:
                 raise ValueError("a string or date as a timestamp")
             arguments = arguments[:1]
         elif name == "Sequence" and not (len(types) == 2 and pa.types.is_integer(types[0])):
-            raise ValueError("a sequence of other values than integers, or with a step")
+            raise ValueError("a sequence of values other than integers, or with a step")
         elif name == "WidthBucket" and not pa.types.is_floating(types[0]):
             raise ValueError("buckets of intervals")
         elif name == "Levenshtein" and len(types) > 2:
-            raise ValueError("a greatest distance")
+            raise ValueError("a maximum distance")
         elif name == "Size" and expression.legacySizeOfNull():
             size = Function(name=name, arguments=arguments, dtype=dtype)
             none = Constant(pa.scalar(-1, dtype))
             return Form(name="Coalesce", arguments=(size, none), dtype=dtype)
         elif name == "ElementAt" and expression.defaultValueOutOfBound().isDefined():
             default = self.read(option(expression.defaultValueOutOfBound()))
-            options = (_constant_value(default, "a default element that varies"),)
+            options = (_constant_value(default, "a default element that is not constant"),)
         elif name == "ElementAt" and pa.types.is_map(types[0]):
             name = "GetMapValue"
         elif name in _READ_OPTIONS:
@@ -309,7 +309,7 @@ def _timestamp_plus_interval(
     """Return the operands and options of a timestamp and an interval that are added."""
     interval = arguments[1]
     if not isinstance(interval, Constant):
-        raise ValueError("an interval that varies")  # noqa: TRY004
+        raise ValueError("an interval that is not constant")  # noqa: TRY004
     return _split_off_days(arguments[0], interval.value)
 
 
@@ -346,17 +346,17 @@ def _sort_array_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``sort_array``."""
-    return arguments[:1], (bool(_constant_value(arguments[1], "an order that varies")),)
+    return arguments[:1], (bool(_constant_value(arguments[1], "an order that is not constant")),)
 
 
 def _split_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``split``."""
-    pattern = literal_pattern(str(_constant_value(arguments[1], "a pattern that varies")))
+    pattern = literal_pattern(str(_constant_value(arguments[1], "a pattern that is not constant")))
     if pattern is None:
         raise ValueError("a regular expression")
-    if int(_constant_value(arguments[2], "a limit that varies")) > 0:
+    if int(_constant_value(arguments[2], "a limit that is not constant")) > 0:
         raise ValueError("a number of parts")
     return arguments[:1], (pattern,)
 
@@ -365,7 +365,7 @@ def _locate_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands of ``locate``, whose position is not null."""
-    _constant_value(arguments[2], "a position that varies")
+    _constant_value(arguments[2], "a position that is not constant")
     return arguments, ()
 
 
@@ -373,7 +373,7 @@ def _shown_times(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``date_format``."""
-    pattern = str(_constant_value(arguments[1], "a pattern that varies"))
+    pattern = str(_constant_value(arguments[1], "a pattern that is not constant"))
     parts = date_format_of(pattern)
     if parts is None:
         raise ValueError(f"the pattern {pattern!r}")
@@ -393,7 +393,7 @@ def _regexp_extract_operands(
     """Return the operands and options of ``regexp_extract``."""
     pattern, group = (
         _java_pattern_of(arguments[1]),
-        int(_constant_value(arguments[2], "a group that varies")),
+        int(_constant_value(arguments[2], "a group that is not constant")),
     )
     if pattern.repeats_captures or not 0 <= group <= pattern.groups:
         raise ValueError(f"a group of {_constant_value(arguments[1], '')!r}")
@@ -406,18 +406,18 @@ def _regexp_replace_operands(
     """Return the operands and options of ``regexp_replace``."""
     pattern, text = (
         _java_pattern_of(arguments[1]),
-        str(_constant_value(arguments[2], "a text that varies")),
+        str(_constant_value(arguments[2], "a text that is not constant")),
     )
     if pattern.can_be_empty or set(text) & {"$", "\\"}:
         raise ValueError("a pattern that matches nothing, or groups in its replacement")
-    if _constant_value(arguments[3], "a position that varies") != 1:
+    if _constant_value(arguments[3], "a position that is not constant") != 1:
         raise ValueError("a position within the text")
     return arguments[:1], (pattern, text)
 
 
 def _java_pattern_of(expression: Expression) -> JavaPattern:
-    """Return a regular expression; raise `ValueError` for one that is not known."""
-    text = str(_constant_value(expression, "a pattern that varies"))
+    """Return a regular expression; raise `ValueError` for an unsupported one."""
+    text = str(_constant_value(expression, "a pattern that is not constant"))
     pattern = java_pattern(text)
     if pattern is None:
         raise ValueError(f"the pattern {text!r}")
@@ -439,7 +439,7 @@ def _next_days(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``next_day``."""
-    name = str(_constant_value(arguments[1], "a day that varies")).upper()
+    name = str(_constant_value(arguments[1], "a day that is not constant")).upper()
     for number, full in enumerate(_FROM_THURSDAY):
         if name in (full, full[:2], full[:3]):
             return arguments[:1], (number,)
@@ -450,7 +450,7 @@ def _timezone_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``from_utc_timestamp`` and ``to_utc_timestamp``."""
-    zone = str(_constant_value(arguments[1], "a time zone that varies"))
+    zone = str(_constant_value(arguments[1], "a time zone that is not constant"))
     _check_zone(zone)
     return arguments[:1], (zone,)
 
@@ -459,7 +459,7 @@ def _format_number_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``format_number``."""
-    places = _constant_value(arguments[1], "a number of places that varies")
+    places = _constant_value(arguments[1], "a number of places that is not constant")
     if not isinstance(places, int) or places < 0:
         raise ValueError(f"the format {places!r}")
     return arguments[:1], (places,)
@@ -469,7 +469,7 @@ def _power_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``power``."""
-    exponent = float(_constant_value(arguments[1], "an exponent that varies"))
+    exponent = float(_constant_value(arguments[1], "an exponent that is not constant"))
     if exponent not in POWERS:
         raise ValueError(f"the exponent {exponent}")
     return arguments[:1], (exponent,)
@@ -479,7 +479,7 @@ def _sha2_operands(
     arguments: tuple[Expression, ...],
 ) -> tuple[tuple[Expression, ...], tuple[Any, ...]]:
     """Return the operands and options of ``sha2``."""
-    bits = int(_constant_value(arguments[1], "a number of bits that varies"))
+    bits = int(_constant_value(arguments[1], "a number of bits that is not constant"))
     if bits not in (0, 224, 256, 384, 512):
         raise ValueError(f"a hash of {bits} bits")
     return arguments[:1], (bits,)
@@ -521,7 +521,7 @@ def _items_of_scala_set(values: Any) -> list[Any]:
 
 
 def _as_spark_writes(expression: Any) -> str:
-    """Return an expression as Spark writes it."""
+    """Return the text of an expression, as in Spark."""
     return str(expression.sql())
 
 
@@ -557,15 +557,15 @@ def _rounding_digits(name: str, arguments: tuple[Expression, ...], dtype: pa.Dat
     if len(arguments) > 1:
         digits = int(_constant_value(arguments[1], "digits that vary"))
     if digits < 0:
-        raise ValueError("digits before the point that are rounded")
+        raise ValueError("rounding of digits before the point")
     if pa.types.is_float32(dtype) and name in ("Round", "BRound"):
-        raise ValueError("a float that is rounded")
+        raise ValueError("rounding of a float")
     return digits
 
 
 def _truncation_unit(expression: Expression, units: frozenset[str]) -> str:
     """Return a unit that times are truncated to."""
-    unit = str(_constant_value(expression, "a unit that varies")).upper()
+    unit = str(_constant_value(expression, "a unit that is not constant")).upper()
     if unit not in units:
         raise ValueError(f"the unit {unit}")
     return unit
@@ -573,7 +573,10 @@ def _truncation_unit(expression: Expression, units: frozenset[str]) -> str:
 
 def _like_as_regular_expression(expression: Expression, like: Any) -> str:
     """Return the pattern of ``LIKE`` as a regular expression."""
-    pattern, escape = _constant_value(expression, "a pattern that varies"), like.escapeChar()
+    pattern, escape = (
+        _constant_value(expression, "a pattern that is not constant"),
+        like.escapeChar(),
+    )
     parts, characters = [], iter(pattern)
     for character in characters:
         if character == escape:
@@ -593,7 +596,7 @@ def _check_order(dtype: pa.DataType) -> None:
 
 
 def _stored_as_scalar(value: Any, dtype: pa.DataType) -> pa.Scalar:
-    """Return a value as Spark stores it in a plan as an Arrow scalar."""
+    """Convert a value in Spark's plan to an Arrow scalar."""
     if value is None:
         return pa.scalar(None, dtype)
     if pa.types.is_date(dtype):
@@ -644,7 +647,7 @@ def _read_months_later(reader: ExpressionReader, expression: Any) -> Expression:
     """Return a date and a constant interval of months, added."""
     date, interval = children_of(expression)
     if kind_of(interval) != "Literal":
-        raise ValueError("an interval of months that varies")
+        raise ValueError("an interval of months that is not constant")
     months = Constant(pa.scalar(interval.value(), pa.int32()))
     return Function(name="AddMonths", arguments=(reader.read(date), months), dtype=pa.date32())
 
@@ -654,7 +657,7 @@ def _read_timestamp_add(reader: ExpressionReader, expression: Any) -> Expression
     number, time = children_of(expression)
     unit = {"DAYOFYEAR": "DAY"}.get(str(expression.unit()).upper(), str(expression.unit()).upper())
     if unit not in DIFFERENCES_US or kind_of(number) != "Literal" or number.value() is None:
-        raise ValueError(f"a number of {unit} that is added")
+        raise ValueError(f"addition of {unit}")
     micros, zone = int(number.value()) * DIFFERENCES_US[unit], _zone_of(expression)
     _check_zone(zone)
     interval = pa.scalar(micros, pa.duration("us"))
@@ -693,7 +696,7 @@ def _reader_of_null_test(is_null: bool) -> Callable[[ExpressionReader, Any], Exp
 
 
 def _read_case(reader: ExpressionReader, expression: Any) -> Expression:
-    """Return a choice; without a value for other rows, that is null."""
+    """Return a choice, which is null for other rows unless it has a default."""
     parts = [reader.read(child) for child in children_of(expression)]
     dtype = reader.type_of(expression.dataType())
     if len(parts) % 2 == 0:
@@ -710,7 +713,7 @@ def _read_struct(reader: ExpressionReader, expression: Any) -> Expression:
 
 
 def _read_invoke(reader: ExpressionReader, expression: Any) -> Expression:
-    """Return a value as JSON, or as the text of a key (`Catalyst.key_text`); refuse other calls."""
+    """Return a value as JSON, or as a key's text (`Catalyst.key_text`); refuse other calls."""
     target = expression.targetObject()
     evaluator = target.value() if kind_of(target) == "Literal" else target
     name = kind_of(evaluator).removesuffix("Evaluator")
@@ -751,7 +754,7 @@ def _check_intervals(expression: Any) -> None:
     """Raise `ValueError` for intervals whose texts have other parts than days and a time."""
     text = str(expression.dataType().simpleString())
     if "interval" in text.replace("interval day to second", ""):
-        raise ValueError("the text of an interval of other fields than DAY TO SECOND")
+        raise ValueError("the text of an interval other than DAY TO SECOND")
 
 
 def _json_of(reader: ExpressionReader, evaluator: Any, value: Any) -> Expression:
@@ -867,4 +870,4 @@ _READERS: dict[str, Callable[[ExpressionReader, Any], Expression]] = {
     "TimestampAdd": _read_timestamp_add,
     "ZipWith": _read_zip_with,
 }
-"""Spark's expression class → its reader, but for plain functions."""
+"""Spark's expression class → its reader, except for plain functions."""

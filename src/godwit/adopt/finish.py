@@ -1,4 +1,4 @@
-"""The part of a query above its last operator: Spark SQL over a batch, or maps in the lanes."""
+"""The part of a query above its last operator, run by Spark SQL per batch, or by maps in lanes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Finish:
         for number in rows.path:
             if kind_of(plan) == "CollectMetrics":
                 _logger.warning(
-                    "The progress of the query has no metrics of observe(%r): it stands above the "
-                    "last stateful operator. Put it below the first one.",
+                    "The progress of the query has no metrics of observe(%r): it is above the "
+                    "last stateful operator. Move it below the first one.",
                     str(plan.name()),
                 )
             plan = children_of(plan)[number]
@@ -71,9 +71,9 @@ class Finish:
         repeated = [name for name, count in names.items() if count > 1]
         if repeated:
             raise UnsupportedQueryError(
-                f"{needed_by[0].upper()}{needed_by[1:]} gets several columns named "
+                f"{needed_by[0].upper()}{needed_by[1:]} has several columns named "
                 f"{listing(repeated)}.",
-                remedy="Give each another name, as by alias(...).",
+                remedy="Rename them, as by alias(...).",
             )
         chosen_columns = self._chosen_columns()
         if chosen_columns is not None:
@@ -83,8 +83,9 @@ class Finish:
             part = read_stateless(self._catalyst, rows.plan, rows.path, attributes)
         except UnsupportedQueryError as error:
             raise UnsupportedQueryError(
-                f"{needed_by[0].upper()}{needed_by[1:]} gets rows from the lanes: {error.message}",
-                remedy="Use foreachBatch(...), whose rows Spark computes, or put it before the "
+                f"{needed_by[0].upper()}{needed_by[1:]} needs its rows from the lanes: "
+                f"{error.message}",
+                remedy="Use foreachBatch(...), whose rows Spark computes, or move it before the "
                 "stateful operator.",
                 **error.context,
             ) from None
@@ -92,7 +93,7 @@ class Finish:
         return stream.map(_Choose(inputs)).map(part, schema=part.schema)
 
     def _chosen_columns(self) -> tuple[tuple[str, Place], ...] | None:
-        """Return name → place of the result's columns; ``None`` if they are not just chosen."""
+        """Return name → place of the result's columns; ``None`` if they are not only selected."""
         rows = self._rows
         places = {id_of(column.attribute): column.place for column in rows.columns}
         plan, nodes = rows.plan, []
@@ -118,7 +119,7 @@ class Finish:
 
 
 def _place_of_chosen(expression: Any, places: dict[int, Place]) -> Place | None:
-    """Return the place of the value of an expression that chooses a column or a field of one.
+    """Return the place of an expression that selects a column or a field of one.
 
     `places`: number of a column of Spark's → its place. ``None`` for other expressions.
     """
@@ -137,12 +138,12 @@ def _place_of_chosen(expression: Any, places: dict[int, Place]) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class _Choose:
-    """Map in the lanes that chooses and renames columns, and puts structs together."""
+    """Map in the lanes that selects and renames columns, and builds structs."""
 
     results: tuple[tuple[str, Place], ...]  # name of a result → its place
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the chosen columns."""
+        """Return the selected columns."""
         return pa.table({name: value_of(place, rows) for name, place in self.results})
 
 

@@ -1,4 +1,4 @@
-"""The first row of each key, as Spark's ``dropDuplicates`` and ``...WithinWatermark`` pass it.
+"""Filters of the first row of each key: ``dropDuplicates`` and ``...WithinWatermark`` of Spark.
 
 ========================  ================================  ===============================
 call                      a row is late                     a key is forgotten
@@ -49,7 +49,7 @@ class FirstRows(KeyedOperator):
     """Filter that passes the first row of each key of a query without a watermark."""
 
     kind = "first rows"
-    emits = "the first row of each key, as it comes"
+    emits = "the first row of each key, when it arrives"
 
     def __init__(self, *, name: str, keys: tuple[str, ...], columns: pa.Schema) -> None:
         self.name, self.output = name, columns
@@ -82,11 +82,11 @@ class FirstRows(KeyedOperator):
         return OperatorOutput(output=output, groups=groups, changed=changed)
 
     def _first_expiry_kept(self, time: EpochTime) -> int:  # noqa: ARG002
-        """Return the first time at which a key expires that the batch does not forget."""
+        """Return the earliest expiry of a key that the batch does not drop."""
         return _EPOCH
 
     def _expiry_watermarks(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Return the watermark by which each row's key is forgotten."""
+        """Return the watermark at which each row's key is dropped."""
         return np.full(rows.num_rows, END)
 
 
@@ -123,7 +123,7 @@ class FirstRowsInTime(FirstRows):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-        """Leave out late rows, and those that only move the watermark."""
+        """Drop late rows, and rows that only advance the watermark."""
         rows = rows.filter(pc.invert(rows.column(ONLY_TIME)))
         column = rows.column(self.late_by)
         late = values_of(column) <= max(time.closed, _EPOCH)
@@ -146,15 +146,15 @@ class FirstRowsInTime(FirstRows):
         return time.until > max(time.closed, _EPOCH)
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether the batch forgets keys."""
+        """Return whether the batch drops keys."""
         return self.within_us is not None and self.closes(time)
 
     def reads_all_keys(self, time: EpochTime) -> bool:
-        """Return whether the batch forgets keys."""
+        """Return whether the batch drops keys."""
         return self.needs_state(time)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Emit the first row of every key that has no state, then forget keys."""
+        """Emit the first row of every key that has no state, then drop expired keys."""
         emitted = super().process(data)
         if not self.needs_state(data.time):
             return emitted
@@ -172,14 +172,14 @@ class FirstRowsInTime(FirstRows):
         return OperatorOutput(output=emitted.output, groups=groups, changed=changed)
 
     def _first_expiry_kept(self, time: EpochTime) -> int:
-        """Return the first time after the watermark: Spark also forgets keys of the batch's rows.
+        """Return the first time after the watermark, since Spark also drops keys of the batch.
 
         Those are keys without an event time, since rows at the watermark are late.
         """
         return max(time.until, _EPOCH) + 1
 
     def _expiry_watermarks(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Return the watermark by which each row's key is forgotten."""
+        """Return the watermark at which each row's key is dropped."""
         if self.within_us is None:
             return super()._expiry_watermarks(rows)
         column = rows.column(self.late_by)

@@ -1,4 +1,4 @@
-"""Functions of Spark over Arrow columns, with the values, nulls and errors that Spark gives.
+"""Functions of Spark over Arrow columns, with Spark's values, nulls and errors.
 
 A `Function` has the name of Spark's expression class, since its meaning is Spark's: ``Upper``,
 ``GetStructField``, ``TruncTimestamp``.  Conditions, choices and arithmetic are those of
@@ -157,7 +157,7 @@ class _Evaluated(Expression):
         return self.values
 
     def is_not_zero(self) -> pa.Array:
-        """Return for which rows the divisor is a different number than zero."""
+        """Return a mask of the rows whose divisor is not zero."""
         return pc.not_equal(self.values, pa.scalar(0, self.values.type))
 
     @property
@@ -260,13 +260,13 @@ class Lambda(Expression):
 
 
 _DECIDED_BY = {"ArrayExists": True, "ArrayForAll": False}
-"""Function → the value with which an element decides, so that those after it are not looked at."""
+"""Function → the value of an element that decides the result, so that later ones are skipped."""
 
 
 def _check_result_type(result: pa.Array, call: Function | Form) -> pa.Array:
     """Return a result; raise if it is of a different type than Spark's."""
     if result.type != call.dtype:
-        raise TypesError(f"{call} gives {result.type} where Spark gives {call.dtype}")
+        raise TypesError(f"{call} returns {result.type}, but Spark returns {call.dtype}")
     return result
 
 
@@ -286,7 +286,7 @@ def _integral_divide(call: Function, left: pa.Array, right: pa.Array) -> pa.Arra
     """Return the whole quotients of 64-bit integers, rounded towards zero."""
     dividend, divisor, mask = values_of(left), values_of(right), mask_of(left)
     overflows = (dividend == np.iinfo(np.int64).min) & (divisor == -1)
-    mask = without(mask, divisor == 0, call.overflow, "DIVIDE_BY_ZERO", "it divides by zero")
+    mask = without(mask, divisor == 0, call.overflow, "DIVIDE_BY_ZERO", "division by zero")
     if call.overflow != "wrap":
         mask = without(
             mask, overflows, call.overflow, "ARITHMETIC_OVERFLOW", "the quotient is 2**63"
@@ -302,7 +302,7 @@ def _pmod(call: Function, left: pa.Array, right: pa.Array) -> pa.Array:
     if not pa.types.is_integer(left.type):
         raise TypesError("pmod")
     dividend, divisor = values_of(left), values_of(right)
-    reason = "it divides by zero"
+    reason = "division by zero"
     mask = without(mask_of(left), divisor == 0, call.overflow, "REMAINDER_BY_ZERO", reason)
     wide_type = np.promote_types(dividend.dtype, np.int32)  # in which Java adds
     dividend, safe_divisor = (
@@ -459,7 +459,7 @@ POWERS: dict[float, Callable[[Any], Any]] = {
 
 
 def _width_bucket(call: Function, *columns: pa.Array) -> pa.Array:
-    """Return the number of the part of a range, of equal parts, that has a number."""
+    """Return the number of the bucket, of equal width, that contains a number."""
     value, low, high, count = (values_of(column) for column in columns)
     mask = mask_of(columns[-1])
     is_invalid = (count <= 0) | (count == np.iinfo(np.int64).max) | np.isnan(value) | (low == high)
@@ -479,12 +479,12 @@ def _width_bucket(call: Function, *columns: pa.Array) -> pa.Array:
 
 
 def _upper(_call: Function, values: pa.Array) -> pa.Array:
-    """Return text in capital letters."""
+    """Return text in upper case."""
     return _change_case(values, pc.ascii_upper, str.upper)
 
 
 def _lower(_call: Function, values: pa.Array) -> pa.Array:
-    """Return text in small letters."""
+    """Return text in lower case."""
     return _change_case(values, pc.ascii_lower, str.lower)
 
 
@@ -538,7 +538,9 @@ def _element_at(call: Function, values: pa.Array, index: pa.Array) -> pa.Array:
     mask = mask_of(index)
     zero = numbers == 0 if mask is None else (numbers == 0) & mask
     if zero.any():
-        raise EvaluationError(int(np.argmax(zero)), "elements begin at 1", "INVALID_INDEX_OF_ZERO")
+        raise EvaluationError(
+            int(np.argmax(zero)), "element numbers begin at 1", "INVALID_INDEX_OF_ZERO"
+        )
     lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
     return _elements_at(call, values, index, np.where(numbers < 0, lengths + numbers, numbers - 1))
 
@@ -620,7 +622,7 @@ def _date_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array
 
 
 def _time_difference(call: Function, end: pa.Array, start: pa.Array) -> pa.Array:
-    """Return the time between timestamps, by the clock of the zone."""
+    """Return the time between timestamps, by local time."""
     between = local_times(end, call.zone) - local_times(start, call.zone)
     return column_of(between, mask_of(start), call.dtype)
 
@@ -632,7 +634,7 @@ def _zero_where_null(times: pa.Array, numbers: Integers) -> Integers:
 
 
 def _add_interval(call: Function, times: pa.Array, interval: pa.Array) -> pa.Array:
-    """Return timestamps after ``options[0]`` days by the clock and an interval of microseconds."""
+    """Return timestamps plus ``options[0]`` calendar days and an interval of microseconds."""
     start_us, added_us = (values_of(column).astype(np.int64) for column in (times, interval))
     days_us, by_local_clock = (
         call.options[0] * _DAY_US,
@@ -664,7 +666,7 @@ def _add_months(_call: Function, dates: pa.Array, months: pa.Array) -> pa.Array:
 
 
 def _months_between(call: Function, *columns: pa.Array) -> pa.Array:
-    """Return the months between timestamps, of which the parts have 31 days."""
+    """Return the months between timestamps, counting 31 days per month in fractions."""
     (years, days, seconds, is_last), other_parts = (
         _split_into_months(column, call.zone) for column in columns[:2]
     )
@@ -691,7 +693,7 @@ def _last_day(days: Integers) -> Integers:
 
 
 def _week_of_year(days: Integers) -> Integers:
-    """Return the number of every day's week, which is of the year that has its Thursday."""
+    """Return the ISO week number of every day."""
     thursdays = days - (days + 3) % 7 + 3
     return (thursdays - _truncated_days(thursdays, "YEAR")) // 7 + 1
 
@@ -703,13 +705,13 @@ def _next_day(call: Function, dates: pa.Array) -> pa.Array:
 
 
 def _to_utc(call: Function, times: pa.Array) -> pa.Array:
-    """Return the moments at which the clock of zone ``options[0]`` shows what UTC's clock does."""
+    """Return the instants whose local time in zone ``options[0]`` is the given UTC time."""
     moments = instants_of(_zero_where_null(times, values_of(times)), call.options[0])
     return column_of(moments, mask_of(times), times.type)
 
 
 def _from_utc(call: Function, times: pa.Array) -> pa.Array:
-    """Return the moments at which UTC's clock shows what that of zone ``options[0]`` does."""
+    """Return the instants whose UTC time is the given local time in zone ``options[0]``."""
     return column_of(local_times(times, call.options[0]), mask_of(times), times.type)
 
 
@@ -728,7 +730,7 @@ def _truncate_date(call: Function, dates: pa.Array) -> pa.Array:
 
 
 def _truncate_time(call: Function, times: pa.Array) -> pa.Array:
-    """Return the first moment of the unit ``options[0]``, by the clock of the zone."""
+    """Return the first instant of the unit ``options[0]``, by local time."""
     moments, unit = _zero_where_null(times, values_of(times)), call.options[0]
     local = _zero_where_null(times, local_times(times, call.zone))
     if unit not in _UNITS_US:
@@ -774,7 +776,7 @@ def _from_unix(unit: int) -> Callable[[Function, pa.Array], pa.Array]:
 
 
 def _whole_difference(call: Function, start: pa.Array, end: pa.Array) -> pa.Array:
-    """Return the whole units of ``options[0]`` microseconds, by the clock of the zone."""
+    """Return the whole units of ``options[0]`` microseconds, by local time."""
     unit = call.options[0]
     difference = local_times(end, call.zone) - local_times(start, call.zone)
     numbers = difference // unit
@@ -992,7 +994,7 @@ def _unless_nan(call: Form, rows: Rows) -> pa.Array:
 
 
 def _concat(call: Form, rows: Rows) -> pa.Array:
-    """Return texts or arrays joined to one; null if one of them is."""
+    """Concatenate texts or arrays; null if one of them is null."""
     if not pa.types.is_list(call.dtype):
         texts = [argument.evaluate(rows) for argument in call.arguments]
         return pc.binary_join_element_wise(*texts, pa.scalar("", pa.string()))
@@ -1014,7 +1016,7 @@ def _concat(call: Form, rows: Rows) -> pa.Array:
 
 
 def _concat_with(call: Form, rows: Rows) -> pa.Array:
-    """Return texts, and the texts in arrays, joined by the first; nulls are left out."""
+    """Join texts, and the texts in arrays, with the first as separator; nulls are skipped."""
     delimiter, *columns = (argument.evaluate(rows) for argument in call.arguments)
     rows_of_columns, texts = [np.empty(0, np.int64)], [pa.array([], pa.string())]
     for column in columns:
@@ -1050,7 +1052,7 @@ def _array(call: Form, rows: Rows) -> pa.Array:
 
 
 def _array_repeat(call: Form, rows: Rows) -> pa.Array:
-    """Return arrays of one value, some times; null where the number is."""
+    """Return arrays that repeat one value; null where the count is null."""
     element, number = call.arguments
     times = rows.needed(number.evaluate(rows))
     values = element.evaluate(rows.where(times.is_valid()))
@@ -1060,7 +1062,7 @@ def _array_repeat(call: Form, rows: Rows) -> pa.Array:
 
 
 def _append_or_prepend(call: Form, rows: Rows) -> pa.Array:
-    """Return arrays with a further element: the first one, or the last one (``options[0]``)."""
+    """Return arrays with another element: first or last, by ``options[0]``."""
     lists = call.arguments[0].evaluate(rows)
     items = call.arguments[1].evaluate(rows.where(lists.is_valid()))
     row_of_element, elements = rows_and_elements(lists)
@@ -1080,7 +1082,7 @@ def _append_or_prepend(call: Form, rows: Rows) -> pa.Array:
 def _hash_function(
     apply: Callable[[list[pa.Array], int], pa.Array],
 ) -> Callable[[Form, Rows], pa.Array]:
-    """Return a hash of all values, of which the nulls change nothing; its seed: ``options[0]``."""
+    """Return a hash of all values, ignoring nulls; its seed: ``options[0]``."""
     return lambda call, rows: apply([a.evaluate(rows) for a in call.arguments], call.options[0])
 
 
@@ -1121,14 +1123,14 @@ def evaluated(expression: Expression, text: str, rows: Rows) -> pa.Array:
         raise EpochFailedError(
             f"[{error.condition}] {text} has no value for a row: {error.reason}.",
             remedy="Correct the row or the expression, as for Spark in ANSI mode: try_add, "
-            "try_divide, try_cast and the like give null instead.",
+            "try_divide, try_cast and similar functions return null instead.",
             condition=error.condition,
             expression=text,
         ) from error
 
 
 def truth_of(condition: Expression, text: str, rows: Rows) -> pa.Array:
-    """Evaluate a condition, as `evaluated` does an expression."""
+    """Evaluate a condition, with errors as in `evaluated`."""
     evaluated(condition, text, rows)
     return truth(condition, rows)
 

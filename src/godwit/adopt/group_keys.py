@@ -66,7 +66,7 @@ class GroupKeys:
             if SESSION_WINDOW in metadata:
                 if not watermarks_of(node):
                     raise translation.refused(
-                        node, "its sessions have no watermark", "Give one by withWatermark(...)."
+                        node, "its sessions have no watermark", "Add one by withWatermark(...)."
                     )
                 self.session = (
                     translation.unique(f"{name}_from"),
@@ -83,8 +83,8 @@ class GroupKeys:
                 if self.removed_by is not None:
                     raise translation.refused(
                         node,
-                        "a watermark follows several of its group keys",
-                        "Group by one of the windows or times.",
+                        "several of its group keys are windows or times with a watermark",
+                        "Group by only one of the windows or times.",
                     )
                 if isinstance(dtype, StructType):
                     start, end = (
@@ -115,7 +115,7 @@ class GroupKeys:
         self.names = tuple(names)
 
     def of_groups(self, catalyst: Catalyst) -> tuple[tuple[str, Any], ...]:
-        """Return column → expression over group keys: of windows start and end, and no time."""
+        """Return column → expression over group keys: windows by start and end, no time."""
         if self.panes is None or self.window is None:
             return tuple(self.columns)
         attribute, time = self.window[0], self.panes[1]
@@ -196,7 +196,7 @@ class GroupKeys:
 
 
 def _normalized_key(catalyst: Catalyst, expression: Any, dtype: Any) -> Any:
-    """Return a key with one NaN and one zero, as Spark groups by them."""
+    """Return a key with NaN and zero normalized, as Spark groups by them."""
     if not isinstance(dtype, FloatType | DoubleType):
         return expression
     return catalyst.normalized(expression)

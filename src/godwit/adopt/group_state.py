@@ -59,7 +59,7 @@ _CALL: Final = "function(key, frames, state)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFunctionSpec:
-    """A function with a ``GroupState``, and how it is called. Picklable."""
+    """A function with a ``GroupState``, and its settings. Picklable."""
 
     pickled: bytes  # the function, by cloudpickle
     name: str
@@ -108,7 +108,7 @@ def spec_of(
     except Exception as error:
         raise InvalidFlowError(
             f"{where}: the function cannot be pickled: {error}.",
-            remedy="Create what cannot be pickled inside the function.",
+            remedy="Create objects that cannot be pickled inside the function.",
         ) from error
     return GroupFunctionSpec(
         pickled=pickled,
@@ -142,7 +142,7 @@ class GroupStateOperator(SparkFunctionOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a stored state whose columns have types that today's cannot hold."""
+        """Refuse a stored state whose columns have types that the current ones cannot hold."""
         where = f"the state of operator {self.name!r}"
         check_types(where, stored.means, today.means, operator=self.name, state=state)
         with_todays_means = msgspec.structs.replace(stored, means=today.means)
@@ -187,7 +187,7 @@ class GroupStateOperator(SparkFunctionOperator):
 
 
 class _Calls:
-    """Calls of the function, and what they do to the state."""
+    """Calls of the function, and their changes of the state."""
 
     def __init__(
         self,

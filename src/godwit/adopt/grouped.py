@@ -1,4 +1,4 @@
-"""Aggregates per group as Spark's streaming aggregates have them, batch by batch.
+"""Aggregates per group, with the semantics of Spark's streaming aggregates.
 
 A window is an ordinary group key in Spark, and a watermark removes groups: those whose window ends,
 or whose event time lies, at the watermark or before.
@@ -84,7 +84,7 @@ class GroupedAggregates(ComputeOperator):
 
 
 class GroupsInTime(EventTimeOperator, ComputeOperator):
-    """Aggregates per group of a query with a watermark, which removes groups that have a time."""
+    """Aggregates per group of a query with a watermark, which removes groups with a time."""
 
     kind = "groups in time"
 
@@ -119,7 +119,7 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
 
     @property
     def _is_one_group(self) -> bool:
-        """True if all rows are one group, which comes out of batches without rows too."""
+        """True if all rows form one group, which is also emitted in batches without rows."""
         return self.is_global and self.removed_by is None
 
     # -- rows on their way ---------------------------------------------------------------------
@@ -230,7 +230,7 @@ class GroupsInTime(EventTimeOperator, ComputeOperator):
 
 
 def only_rows(rows: pa.RecordBatch, only_time: str) -> pa.RecordBatch:
-    """Return rows without those that only move the watermark."""
+    """Return rows without those that only advance the watermark."""
     moving = rows.column(only_time)
     return rows.filter(pc.invert(moving)) if moving.true_count else rows
 
@@ -238,7 +238,7 @@ def only_rows(rows: pa.RecordBatch, only_time: str) -> pa.RecordBatch:
 def leave_out(
     rows: pa.RecordBatch, late: npt.NDArray[np.bool_], operator: EventTimeOperator
 ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-    """Return the rows that are not late, those that are, with a reason, and their number."""
+    """Return the rows that are not late, the late ones with a reason, and their number."""
     if not late.any():
         return rows, None, None
     count = int(np.count_nonzero(late))

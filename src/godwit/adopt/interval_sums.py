@@ -1,4 +1,4 @@
-"""Sums and means of day-time intervals: those of their microseconds, as whole numbers."""
+"""Sums and means of day-time intervals, computed on whole microseconds."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _BoundIntervalSum(BuiltIn):
         return parts
 
     def _states_as_one(self, *parts: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the states of the parts as one."""
+        """Merge the states of the parts."""
         return self.states(*(column for part in parts for column in part.columns))
 
 

@@ -1,4 +1,4 @@
-"""Logarithms, powers of e and of any number, bit for bit as Java's ``StrictMath`` has them.
+"""Logarithms, exponentials and powers, bit for bit as in Java's ``StrictMath``.
 
 ``StrictMath`` is defined as the results of fdlibm, which differ from other libraries in the last
 bit.  Here are its formulas: an argument is divided into a power of two and a rest near 1 or 0, of

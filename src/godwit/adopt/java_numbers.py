@@ -1,4 +1,4 @@
-"""Floats as texts, digit for digit as Java writes them, and so Spark.
+"""Floats as texts, digit for digit as in Java and Spark.
 
 Since Java 19, a text has the fewest digits that tell a number from its neighbours, as in Python.
 Before, digits come out one by one until the rest is less than half the distance to a neighbour,
@@ -18,7 +18,7 @@ import numpy as np
 _WHOLE_BITS = 62  # binary exponent up to which whole numbers are written by their own rule
 _LONG_POWERS = 27  # powers of five that fit 64 bits
 SINCE_SHORTEST = 19
-"""Version of Java that writes the shortest texts."""
+"""First version of Java that writes the shortest texts."""
 
 
 def text_of(value: float, *, is_single: bool = False, shortest: bool = False) -> str:
@@ -92,7 +92,7 @@ def _shortest_digits(value: float, is_single: bool) -> tuple[str, int]:
 
 
 def digits_of(value: float, is_single: bool) -> tuple[str, int]:
-    """Return the digits that Java before 19 prints, and how many are before the point."""
+    """Return the digits that Java before 19 prints, and the number before the point."""
     mantissa, exponent = math.frexp(abs(value))
     bits, lowest = (24, -149) if is_single else (53, -1074)
     unit = max(exponent - bits, lowest)  # the value is a whole number of 2**unit
@@ -119,7 +119,7 @@ def _whole_digits(number: int, binary: int, precision: int) -> tuple[str, int]:
 
 @cache
 def _bits_of_power(power: int) -> int:
-    """Return about how many bits a power of five has."""
+    """Estimate the number of bits of a power of five."""
     return (5**power).bit_length() if 0 < power < _LONG_POWERS else 3 * power
 
 
@@ -175,7 +175,7 @@ def _fraction_digits(odd: int, binary: int, precision: int, small_bits: int) -> 
 
 
 def _wrap_to_width(number: int, width: int) -> int:
-    """Return a whole number as it is in signed integers of some bits; 0: in unlimited ones."""
+    """Wrap an integer to a signed integer of some bits; 0: unlimited."""
     if not width:
         return number
     half = 1 << (width - 1)

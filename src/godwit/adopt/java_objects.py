@@ -1,4 +1,4 @@
-"""Texts of unpickled values as Java writes them, and the order of the items of its maps.
+"""Texts of unpickled values as in Java, and the iteration order of its maps.
 
 A map is a ``java.util.HashMap``, so its items come in the order of their hash codes.
 """
@@ -45,8 +45,8 @@ def java_text(value: Any, shortest: bool) -> str:
         )
         return f"{{{', '.join(items)}}}"
     raise TypeError(
-        f"the function returned a {type(value).__name__} for a text, of which Java writes its own: "
-        "return str(...) of it"
+        f"the function returned a {type(value).__name__} instead of a string, and Java's text of "
+        "it differs: return str(...)"
     )
 
 
@@ -56,7 +56,7 @@ def unpickled_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def buckets_for(size: int) -> int:
-    """Return how many buckets a ``HashMap`` has that is made for a number of items."""
+    """Return the number of buckets of a ``HashMap`` that is created for a number of items."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -110,5 +110,5 @@ def _hash_code(key: Any, is_long: bool | None) -> int:
         return 0
     raise TypeError(
         f"the function returned a map with a key of type {type(key).__name__}, whose order in "
-        "Spark's map is not known: return text or numbers as keys"
+        "Spark's map is unknown: use strings or numbers as keys"
     )

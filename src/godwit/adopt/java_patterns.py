@@ -1,4 +1,4 @@
-"""Regular expressions of Java as Python's, of the part of both languages that means the same.
+"""Translation of Java's regular expressions to Python's, for the part with equal meaning.
 
 That part is texts, classes of characters, groups, alternatives and quantifiers.  ``.`` and ``$``
 are translated, since Java has more ends of lines; letters and digits are those of ASCII in both.
@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"\\([\s\S])|([^\\])")
 
 @dataclass(slots=True)
 class _Group:
-    """A group that is read: the least number of characters that it matches."""
+    """A group being parsed: the minimum number of characters that it matches."""
 
     captures: bool  # or a group in it does
     least: int = 0  # of the alternative that is read
@@ -36,7 +36,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaPattern:
-    """A regular expression that both languages read alike."""
+    """A regular expression with equal meaning in both languages."""
 
     pattern: re.Pattern[str]
     can_be_empty: bool
@@ -45,7 +45,7 @@ class JavaPattern:
 
 
 def java_pattern(text: str) -> JavaPattern | None:
-    """Return a regular expression of Java as one of Python; ``None`` if it may mean another thing.
+    """Translate a Java regular expression to Python; ``None`` if the meaning may differ.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def java_pattern(text: str) -> JavaPattern | None:
 
 
 def _python_atom(token: re.Match[str]) -> str | None:
-    """Return what matches a character, or a place, in Python; ``None`` if it is not known."""
+    """Return the Python pattern of a character, or a place; ``None`` if unsupported."""
     if token["escaped"] is not None:
         return _python_escape(token["escaped"])
     if token["set"] is not None:

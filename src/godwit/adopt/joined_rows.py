@@ -1,4 +1,4 @@
-"""Joins of two streams as Spark's symmetric hash join has them, batch by batch.
+"""Joins of two streams, with the semantics of Spark's symmetric hash join.
 
 Both streams send their rows with columns of the same names: the join keys, and columns that say
 when a row is late, from which watermark on no row can meet it, and whether it can meet one at all.
@@ -58,9 +58,9 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 LATE_BY: Final = "late_by"
 """Column of a stream: the time by which a row is late; null: it is never late."""
 EXPIRES: Final = "expires"
-"""Column of a stream: time that says from which watermark on no row can meet this one, if any."""
+"""Column of a stream: watermark from which on no row can match this one, if any."""
 PASSES_OWN_CONDITION: Final = "passes"
-"""Column of a stream: whether its row fulfils the conditions that concern its side alone."""
+"""Column of a stream: whether its row meets the conditions that concern only its side."""
 IS_LEFT: Final = "is_left"
 """Column that only the left stream has."""
 
@@ -78,7 +78,7 @@ class JoinedRows(KeyedOperator):
     """Join of two streams without watermarks."""
 
     kind = "joined rows"
-    emits = "pairs, as the second row of each comes"
+    emits = "pairs, when the second row of each arrives"
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class JoinedRows(KeyedOperator):
         self.output = left if how == "semi" else self.shown
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the state for the checkpoint, with the columns that tell rows of a key apart."""
+        """Describe the state for the checkpoint, with the columns that identify rows of a key."""
         return msgspec.structs.replace(
             super().describe_state(state),
             entries=columns_of(list(self.schema.keys)[len(self.own_keys) :]),
@@ -141,7 +141,7 @@ class JoinedRows(KeyedOperator):
         return self.entries_from(state, rows, absent)
 
     def complete_entries(self, state: str, entries: StateRows) -> StateRows:  # noqa: ARG002
-        """Give the rows of each key and side numbers; the first one has their count."""
+        """Assign numbers to the rows of each key and side; the first one has their count."""
         user_keys = entries.keys.select(self.own_keys.names)
         key = group_rows(entries.hashes, user_keys, 1).of_row
         key_and_side = key * 2 + values_of(entries.keys.column(len(self.own_keys)))
@@ -190,7 +190,7 @@ class JoinedRows(KeyedOperator):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-        """Leave out late rows, and those that only move the watermark."""
+        """Drop late rows, and rows that only advance the watermark."""
         rows = rows.filter(pc.invert(rows.column(ONLY_TIME)))
         column = rows.column(LATE_BY)
         is_late = values_of(column) <= max(time.closed, _EPOCH)
@@ -219,7 +219,7 @@ class JoinedRows(KeyedOperator):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether rows may be dropped since the watermark has advanced."""
+        """Return whether rows may be dropped because the watermark has advanced."""
         return self.forgets and time.until > max(time.closed, _EPOCH)
 
     def needs_state(self, time: EpochTime) -> bool:
@@ -278,7 +278,7 @@ class JoinedRows(KeyedOperator):
         )
 
     def _split_by_joinable(self, arrived: StateRows, key: IntArray) -> tuple[_Rows, _Rows]:
-        """Return the rows of a batch that can meet others, and those that cannot."""
+        """Return the rows of a batch that can match others, and those that cannot."""
         column = arrived.values.column(EXPIRES)
         times, mask = values_of(column), mask_of(column)
         side = values_of(arrived.keys.column(len(self.own_keys)))
@@ -385,7 +385,7 @@ class JoinedRows(KeyedOperator):
         return left[holding], right[holding]
 
     def _decode_nested(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the values of their arrays and maps."""
+        """Decode the arrays and maps of rows."""
         names = rows.schema.names
         columns = [
             decoded(column, self.shown.field(name).type)
@@ -413,19 +413,19 @@ class JoinedRows(KeyedOperator):
     def _output_of_pairs(
         self, rows: _Rows, left: IntArray, right: IntArray, met: Bools
     ) -> pa.RecordBatch:
-        """Return the output of pairs; of a semi join, that of left rows which met their first."""
+        """Return the output of pairs; of a semi join, left rows with their first match."""
         if self.how != "semi":
             return self._output_of_rows(self._side_by_side(rows, left, right))
         first = np.flatnonzero(met & ~rows.met & (rows.side == LEFT))
         return self._output_of_rows(rows.values.take(pa.array(first)))
 
     def _comes_out_alone(self, side: npt.NDArray[np.int8]) -> Bools:
-        """Return a mask of rows that come out if they meet none."""
+        """Return a mask of rows that are emitted if they have no match."""
         outer = np.array([self.how in ("left", "full"), self.how in ("right", "full")])
         return outer[side]
 
     def _output_of_unmatched(self, rows: _Rows, pick: Bools) -> pa.RecordBatch:
-        """Return the output of rows that met none."""
+        """Return the output of rows without a match."""
         picked = np.flatnonzero(pick)
         none = np.full(len(picked), -1)
         is_left = rows.side[picked] == LEFT
@@ -440,7 +440,7 @@ class JoinedRows(KeyedOperator):
         groups: Groups,
         distinct: pa.RecordBatch,
     ) -> dict[str, tuple[StateRows, npt.NDArray[np.int32]]]:
-        """Return the entries to write and to delete: rows that stay have numbers without gaps."""
+        """Return the entries to write and to delete; remaining rows are numbered without gaps."""
         key_and_side = rows.key * 2 + rows.side
         kept_rows = np.flatnonzero(~is_dropped)
         is_numbered = rows.number[kept_rows] >= 0
@@ -505,7 +505,7 @@ class _Rows:
     values: pa.RecordBatch
 
     def followed_by(self, others: _Rows) -> _Rows:
-        """Return these rows, then others."""
+        """Return these rows, followed by others."""
         joined = {
             name: np.concatenate([getattr(self, name), getattr(others, name)])
             for name in ("key", "side", "number", "expires", "met", "count")

@@ -60,7 +60,7 @@ _FILTERED: Final[dict[How, tuple[int, ...]]] = {
     "full": (),
     "semi": (0, 1),
 }
-"""Sides whose rows with a null in a column of a key Spark leaves out before it joins."""
+"""Sides whose rows with null in a key column Spark drops before the join."""
 _NOT_STORED: Final = (LATE_BY, EXPIRES, PASSES_OWN_CONDITION)
 _SOME_TIME_MS: Final = 1_000_000_000_000
 
@@ -84,7 +84,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
     catalyst = translation.catalyst
     how = _HOW.get(str(node.joinType()))
     if how is None:
-        raise translation.refused(node, "no operator does it yet", "Use another kind of join.")
+        raise translation.refused(node, "it is not supported yet", "Use another join type.")
     sides = [
         _Side(plan=child, own={id_of(a) for a in output_of(child)}) for child in children_of(node)
     ]
@@ -149,7 +149,7 @@ def join(translation: Translator, node: Any, below: list[Adopted | None]) -> Ado
 
 
 def _split_condition(translation: Translator, node: Any, sides: list[_Side], how: How) -> list[Any]:
-    """Divide a join's condition; return the parts that concern both sides and are no keys.
+    """Split a join's condition; return the parts that concern both sides and are not keys.
 
     Spark compares keys of streams as bytes, so that null equals null, and leaves rows out before by
     the nulls of the columns that it finds in the condition.  A key that is null though these are
@@ -196,7 +196,7 @@ def _split_condition(translation: Translator, node: Any, sides: list[_Side], how
             side.keys += _compared_with_null(translation, operand, needed)
     if not sides[0].keys:
         raise translation.refused(
-            node, "Spark joins streams by equal columns only", "Add an equality to its condition."
+            node, "Spark joins streams only by equal columns", "Add an equality to its condition."
         )
     return joint
 
@@ -217,7 +217,7 @@ def _add_columns(translation: Translator, side: _Side, key_names: list[str] | No
 
 
 def _compared_with_null(translation: Translator, key: Any, needed: Sequence[Any]) -> list[Any]:
-    """Return a key as one whose null equals null: as two keys that are null in no row.
+    """Return a key whose null equals null, as two keys that are never null.
 
     `needed`: values without which Spark leaves a row out; there, both keys are null.
     """
@@ -229,7 +229,7 @@ def _compared_with_null(translation: Translator, key: Any, needed: Sequence[Any]
 
 
 def _has_no_null(key: Any) -> bool:
-    """Return whether no row of a side whose nulls Spark leaves out has a null in a key."""
+    """Return whether a key has no null in rows of a side whose nulls Spark drops."""
     return not key.nullable() or _is_taken_out(key)
 
 
@@ -241,7 +241,7 @@ def _is_taken_out(value: Any) -> bool:
 
 
 def _surely_read(value: Any) -> list[Any]:
-    """Return the columns of which Spark knows that a value is null if they are."""
+    """Return the columns that, if null, make a value null as Spark knows."""
     if _is_taken_out(value):
         return [value]
     if not value.nullIntolerant():
@@ -283,7 +283,7 @@ def _add_value_columns(
 
 
 def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
-    """Add the columns of event time; return whether rows of a side are dropped some time."""
+    """Add the columns of event time; return whether rows of a side are ever dropped."""
     catalyst = translation.catalyst
     run = _optimized_join(translation, node)
     outputs = [output_of(child) for child in children_of(run)]
@@ -322,7 +322,7 @@ def _add_times(translation: Translator, node: Any, sides: list[_Side]) -> bool:
 
 
 def _states_of(sides: Sequence[_Side]) -> tuple[JoinSideState, JoinSideState]:
-    """Return the parts of the plan that rows of the sides are stored as."""
+    """Return the states of the sides, as parts of the plan."""
     left, right = (
         JoinSideState(
             keys=tuple(c for c in side.columns if c[0] not in (*side.names, *_NOT_STORED)),
@@ -336,7 +336,7 @@ def _states_of(sides: Sequence[_Side]) -> tuple[JoinSideState, JoinSideState]:
 
 
 def _stored_columns(translation: Translator, node: Any) -> tuple[list[Any], list[Any]]:
-    """Return the columns of rows that Spark stores: those that its optimizer leaves."""
+    """Return the columns of rows that Spark stores: those that its optimizer keeps."""
     pairs = zip(children_of(node), children_of(_optimized_join(translation, node)), strict=True)
     left, right = (
         [
@@ -349,7 +349,7 @@ def _stored_columns(translation: Translator, node: Any) -> tuple[list[Any], list
 
 
 def _optimized_join(translation: Translator, node: Any) -> Any:
-    """Return a join as Spark's optimizer leaves it."""
+    """Return a join after Spark's optimizer."""
     analyzed_joins, optimized_joins = (
         [
             part
@@ -365,7 +365,7 @@ def _optimized_join(translation: Translator, node: Any) -> Any:
     )
     if len(analyzed_joins) != len(optimized_joins):
         raise translation.refused(
-            node, "Spark changes the order of its joins", "Write each join in a separate query."
+            node, "Spark reorders its joins", "Write each join in a separate query."
         )
     return optimized_joins[position]
 
@@ -378,7 +378,7 @@ def _watermarked_time(translation: Translator, node: Any, mark: Any, plan: Any) 
     mark = in_output(plan, mark)
     if mark is None:
         raise translation.refused(
-            node, "the event time of its watermark is lost on the way", "Keep the column."
+            node, "the event time of its watermark is dropped before it", "Keep the column."
         )
     is_window = isinstance(type_of(mark), StructType)
     moment = translation.catalyst.field(mark, 1) if is_window else mark

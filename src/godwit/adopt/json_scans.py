@@ -1,4 +1,4 @@
-"""Lines of JSON as Spark's reader has them, in each of its modes.
+"""JSON lines read like by Spark's reader, in each of its modes.
 
 Blocks are parsed by Arrow as far as it agrees with Spark; other lines are looked at one by one.  A
 line that is not JSON is null in each column, and a value of another type is null (``PERMISSIVE``);
@@ -61,7 +61,7 @@ class _NoObjectError(ValueError):
 
 
 class _NoValueError(ValueError):
-    """A value that a type does not have: null in mode ``PERMISSIVE``."""
+    """A value that does not fit a type: null in mode ``PERMISSIVE``."""
 
 
 class SparkJson(JsonFormat):
@@ -105,7 +105,7 @@ class SparkJson(JsonFormat):
         def parse(text: bytes) -> pa.Table:
             """Parse lines."""
             if b"\0" in text or has_names_of_numbers(text):
-                msg = "a name of a number"
+                msg = "NaN or an infinity"
                 raise ValueError(msg)
             if has_decimals and has_small_numbers(text):
                 msg = "a small number"
@@ -160,7 +160,7 @@ class SparkJson(JsonFormat):
     def _rows_by_one(
         self, numbers: Sequence[int], lines: Sequence[bytes], schema: pa.Schema
     ) -> tuple[list[int], pa.Table]:
-        """Return the rows of some lines, looked at one by one, and the numbers of their lines."""
+        """Return the rows of some lines, parsed one by one, and the numbers of their lines."""
         columns: list[list[Any]] = [[] for _ in schema]
         places = []
         for number in numbers:
@@ -177,7 +177,7 @@ class SparkJson(JsonFormat):
         return places, pa.table(arrays, schema=schema)
 
     def _line_values(self, line: str, schema: pa.Schema) -> list[Any] | None:
-        """Return the values of a line; ``None`` if the line is left out."""
+        """Return the values of a line; ``None`` if the line is skipped."""
         try:
             tokens = _member_texts(line, schema.names)
         except _NoObjectError:
@@ -199,7 +199,7 @@ class SparkJson(JsonFormat):
         return values
 
     def _token_value(self, token: str, field: pa.Field) -> Any:
-        """Return the value of a token; raise `_NoValueError` if the type has none for it."""
+        """Return the value of a token; raise `_NoValueError` if it does not fit the type."""
         types, dtype = pa.types, field.type
         if token == "null":  # noqa: S105  a word of JSON
             return None
@@ -269,7 +269,7 @@ def _not_null(value: Any) -> Any:
 
 
 def _seconds_as_timestamp(seconds: int) -> dt.datetime:
-    """Return a number of seconds since 1970 as a moment."""
+    """Return a number of seconds since 1970 as an instant."""
     if abs(seconds) > _MAX_SECONDS:
         raise UnsureError(str(seconds), "a timestamp")
     return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
@@ -296,7 +296,7 @@ def _member_texts(line: str, names: Sequence[str]) -> dict[str, str]:
         or line.count("{") + line.count("[") > 500
         or _LONG_NUMBER.search(line)
     ):
-        raise UnsureError(line, "an object, by its size")
+        raise UnsureError(line, "an object, depending on its size")
     place = _skip_blanks(line, 0)
     if line.startswith("[", place):
         raise UnsureError(line, "several objects")
@@ -312,7 +312,7 @@ def _member_texts(line: str, names: Sequence[str]) -> dict[str, str]:
         value, place = _read_value_text(line, _skip_blanks(line, place))
         if name in names:
             if name in tokens:
-                raise UnsureError(line, "an object, which has a name twice")
+                raise UnsureError(line, "an object with a duplicate name")
             tokens[name] = value
         place = _skip_blanks(line, place)
         if line.startswith("}", place):
@@ -323,12 +323,12 @@ def _member_texts(line: str, names: Sequence[str]) -> dict[str, str]:
 def _skip_blanks(line: str, place: int) -> int:
     """Return the place after blanks."""
     match = _BLANK.match(line, place)
-    assert match is not None, "there may be none"
+    assert match is not None, "blanks are optional"
     return match.end()
 
 
 def _skip_mark(line: str, place: int, mark: str) -> int:
-    """Return the place after a mark, which has to be there."""
+    """Return the place after a required sign."""
     if not line.startswith(mark, place):
         raise _line_error(line, place)
     return place + 1
@@ -365,7 +365,7 @@ def _read_value_text(line: str, place: int) -> tuple[str, int]:
 
 
 def _line_error(line: str, place: int) -> ValueError:
-    """Return the error of a line that is not JSON; where Spark takes more, another one."""
+    """Return the error of a line that is not JSON, or that only Spark might accept."""
     around = line[max(place - 1, 0) : place + 12]
     if any(mark in around for mark in ("'", "INF", "Inf", "NaN", "+")):
         return UnsureError(line, "an object")

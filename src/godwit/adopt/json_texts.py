@@ -1,4 +1,4 @@
-"""``to_json`` over Arrow columns: letter by letter the text that Spark's generator writes.
+"""``to_json`` over Arrow columns, with exactly the text of Spark's generator.
 
 Fields without a value are left out of structs; in arrays and maps null stands for them.  Times are
 written by the clock of the session's zone, with the offset from UTC.
@@ -26,19 +26,19 @@ _ESCAPES = {code: f"\\u{code:04X}" for code in range(32)} | {
     ord(character): f"\\{letter}"
     for character, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)
 }
-"""Code of a character that JSON has not as it is → its text, as Spark writes it."""
+"""Code of a character that JSON escapes → its escape, as in Spark."""
 _EXACT = ""
 """Zone of the texts of keys: times in UTC, with microseconds."""
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
 
 def quoted(text: str) -> str:
-    """Return a text as a value of JSON."""
+    """Quote a text for JSON."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def has_json(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are written here as Spark writes them."""
+    """Return whether values of a type can be written as Spark writes them."""
     if pa.types.is_map(dtype):
         return pa.types.is_string(dtype.key_type) and has_json(dtype.item_type)
     if pa.types.is_nested(dtype):
@@ -53,7 +53,7 @@ def to_json(call: FunctionSpec, values: pa.Array) -> pa.Array:
 
 
 def has_key_text(dtype: pa.DataType) -> bool:
-    """Return whether values of a type have their text as a group key here (`key_texts`)."""
+    """Return whether `key_texts` supports values of a type as group keys."""
     if pa.types.is_list(dtype):
         return has_key_text(dtype.value_type)
     return bool(pa.types.is_duration(dtype) or has_json(dtype))
@@ -66,7 +66,7 @@ def key_texts(call: FunctionSpec, values: pa.Array) -> pa.Array:
 
 
 def _value_texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None]:
-    """Return the text of each value; ``None`` of null."""
+    """Return the text of each value; ``None`` for null."""
     texts = list(_texts_of_valid(values, zone, shortest))
     if values.null_count:
         valid = values.is_valid().to_pylist()
@@ -75,7 +75,7 @@ def _value_texts(values: pa.Array, zone: str, shortest: bool) -> list[str | None
 
 
 def _texts_of_valid(values: pa.Array, zone: str, shortest: bool) -> Iterable[str | None]:
-    """Return the text of each value, any of null."""
+    """Return the text of each value; arbitrary for null."""
     dtype = values.type
     if pa.types.is_struct(dtype):
         names = [f"{quoted(dtype.field(place).name)}:" for place in range(dtype.num_fields)]
@@ -161,7 +161,7 @@ def _time_texts(values: pa.Array, zone: str) -> list[str]:
 
 
 def _offset_text(seconds: int) -> str:
-    """Return an offset from UTC as text; local times before zones have seconds in theirs."""
+    """Return a UTC offset as text; historical local times have offsets with seconds."""
     sign, size = "-" if seconds < 0 else "+", abs(seconds)
     text = f"{sign}{size // 3600:02}:{size // 60 % 60:02}"
     if not seconds:

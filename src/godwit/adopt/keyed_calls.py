@@ -1,4 +1,4 @@
-"""Calls of a keyed stream for functions written for Spark's streams: entry points of the core.
+"""Entry points of the core for functions written for Spark's streams.
 
 ``stream.key_by(...).transform_with_state(...)`` and ``.apply_in_pandas_with_state(...)``.
 """
@@ -184,19 +184,19 @@ def _row_columns(stream: KeyedStream, clock: str | None, where: str) -> RowColum
     if clock == "event" and len(times) != 1:
         described_times = f"the event times {listing(times)}" if times else "no event time"
         raise InvalidFlowError(
-            f"{where} has timers of event time, and its stream has {described_times}.",
-            remedy="Name the column of event time and how late rows may be, as in "
+            f"{where} has timers of event time, but its stream has {described_times}.",
+            remedy="Give the event-time column and the maximum lateness, as in "
             'flow.source("events", df, event_time="ts", slack="10 minutes").',
         )
     return RowColumns(event_time=times[0] if len(times) == 1 else None)
 
 
 def _check_keys(stream: KeyedStream, where: str) -> None:
-    """Raise if the stream is keyed by no column."""
+    """Raise if the stream has no key columns."""
     if not stream.keys:
         raise InvalidFlowError(
-            f"{where} is on a stream without key columns.",
-            remedy="Name the columns of the key in key_by(...).",
+            f"{where} has a stream without key columns.",
+            remedy="Give the key columns in key_by(...).",
         )
 
 
@@ -213,14 +213,14 @@ def _check_initial(initial: pa.Table, keys: tuple[str, ...], where: str) -> None
     missing = [key for key in keys if key not in initial.schema.names]
     if missing:
         raise InvalidFlowError(
-            f"{where}: the initial state has no column {missing[0]!r}, of the key.",
+            f"{where}: the initial state lacks the key column {missing[0]!r}.",
             remedy=f"{did_you_mean(missing[0], initial.schema.names)}It has "
             f"{listing(initial.schema.names)}.",
         )
 
 
 def _to_arrow_table(rows: Any, where: str) -> pa.Table:
-    """Return rows, in any form that users may give, as an Arrow table."""
+    """Convert rows, in any supported form, to an Arrow table."""
     grouped = getattr(rows, "_df", None)  # of df.groupBy(...)
     rows = rows if grouped is None else grouped
     if isinstance(rows, pa.Table):
@@ -232,7 +232,8 @@ def _to_arrow_table(rows: Any, where: str) -> pa.Table:
     if hasattr(rows, "toArrow"):  # a DataFrame of Spark's
         if rows.isStreaming:
             raise InvalidFlowError(
-                f"{where}: the initial state is a stream.", remedy="Give a DataFrame of a table."
+                f"{where}: the initial state is a streaming DataFrame.",
+                remedy="Give a static DataFrame.",
             )
         table: pa.Table = rows.toArrow()
         return table

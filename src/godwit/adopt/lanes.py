@@ -1,4 +1,4 @@
-"""Rows of a stateful node as the columns that the next one reads, computed in the lanes."""
+"""Rows of a stateful node with the columns that the next one reads, computed in the lanes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from godwit.spark.flow import Flow
 
 TIME: Final = "event_time_ms"
-"""Column of a timed stream: the event time that Spark's watermark sees, in whole milliseconds."""
+"""Column of a timed stream: the event time for Spark's watermark, in whole milliseconds."""
 ONLY_TIME: Final = "moves_watermark_only"
-"""Column of a timed stream that is true in rows that move the watermark and do no more."""
+"""Column of a timed stream that is true in rows that only advance the watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A struct that a stream has as one column for each of its fields."""
+    """A struct that is stored in a stream as one column per field."""
 
     fields: tuple[tuple[str, Place], ...]  # name of a field → place of its value
     is_null: str | None = None  # column that is true where the whole struct is null
@@ -37,14 +37,14 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueAsText:
-    """A value of a type that Arrow does not have, as the text from which Spark's cast makes it."""
+    """A value of a type that Arrow lacks, as text that Spark's cast converts back."""
 
     column: str
     dtype: Any  # one of the JVM's
 
 
 Place: TypeAlias = "str | Packed | ValueAsText"
-"""Column of a stream that has a value, or the columns of a struct."""
+"""Column of a stream with a value, or the columns of a struct."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class PlacedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """Rows of a plan as a stream of the flow, and the part of the plan that is left to be done."""
+    """Rows of a plan as a stream of the flow, and the rest of the plan."""
 
     stream: Stream
     columns: tuple[PlacedColumn, ...]
@@ -68,7 +68,7 @@ class Adopted:
 
 
 class Translator(Protocol):
-    """A run of the translator (`godwit.adopt.translate`), as the handlers of nodes use it."""
+    """Interface of the translator (`godwit.adopt.translate`) for the handlers of nodes."""
 
     catalyst: Catalyst
     plan: Any  # of the whole query
@@ -79,16 +79,16 @@ class Translator(Protocol):
 
     @property
     def optimized_plan(self) -> Any:
-        """The plan of the whole query as Spark's optimizer leaves it."""
+        """The plan of the whole query after Spark's optimizer."""
 
     def unique(self, name: str) -> str:
-        """Return a name that no other column or operator of the flow has."""
+        """Return a name that is unique among the columns and operators of the flow."""
 
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedQueryError:
         """Return the error that a node of the plan cannot be adopted."""
 
     def check_collation(self, node: Any, key: Any) -> None:
-        """Raise if a key of a node is text that is not compared by its bytes."""
+        """Raise if a key of a node is text with a collation other than binary."""
 
     def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
         """Raise if rows cannot be grouped by values of a type."""
@@ -101,7 +101,7 @@ class Translator(Protocol):
     def rows_at(
         self, node: Any, operator: CustomNode, columns: Sequence[tuple[Any, Place]]
     ) -> Adopted:
-        """Return the rows of an operator that does what a node does."""
+        """Return the output rows of an operator that implements a node."""
 
     def rows_of_source(
         self, columns: Sequence[tuple[str, Any]], plan: Any
@@ -109,7 +109,7 @@ class Translator(Protocol):
         """Return the rows of a stateless plan, and the column that marks rows for watermarks."""
 
     def result_of(self, stream: Stream, attributes: Sequence[Any], names: Sequence[str]) -> Adopted:
-        """Return the rows of an operator whose columns are those of a node's output."""
+        """Return the output rows of an operator with the columns of a node's output."""
 
     @staticmethod
     def conjuncts(condition: Any) -> list[Any]:

@@ -30,7 +30,7 @@ class LimitedRows(KeyedOperator):
     """Filter that passes the first rows of a stream."""
 
     kind = "limited rows"
-    emits = "the first rows, as they come"
+    emits = "the first rows, as they arrive"
 
     def __init__(self, *, name: str, columns: pa.Schema, limit: int) -> None:
         self.name, self.inputs, self.output, self.limit = name, columns, columns, limit
@@ -38,13 +38,13 @@ class LimitedRows(KeyedOperator):
         self.schema = StateSchema(keys=KEY_OF_ALL, values=passed)
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
-        """Leave out the rows that only move the watermark, and the columns of event time."""
+        """Drop the rows that only advance the watermark, and the columns of event time."""
         if ONLY_TIME in rows.schema.names:
             rows = only_rows(rows, ONLY_TIME)
         return super().unify_columns(rows.select(self.inputs.names), input_number)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Emit as many rows as are left, and count them."""
+        """Emit rows up to the limit, and count them."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, keys = data.grouped(1)
@@ -61,12 +61,14 @@ def limit(translation: Translator, node: Any, below: list[Adopted | None]) -> Ad
     """Translate a ``GlobalLimit``, and the ``LocalLimit`` below it."""
     literal = node.limitExpr()
     if kind_of(literal) != "Literal":
-        raise translation.refused(node, "its number of rows is computed", "Give it as a number.")
+        raise translation.refused(
+            node, "its number of rows is not a constant", "Give the number itself."
+        )
     if below[0] is not None:
         raise translation.refused(
             node,
-            "of the rows of another stateful operator Spark takes any",
-            'Leave it out, or use outputMode("complete") with orderBy.',
+            "Spark's limit of another stateful operator's rows is undefined",
+            'Remove it, or use outputMode("complete") with orderBy.',
         )
     child = node.child()
     if kind_of(child) == "LocalLimit":

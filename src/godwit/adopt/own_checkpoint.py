@@ -1,4 +1,4 @@
-"""The checkpoint that an adopted query runs on: where it is, and which query it is of."""
+"""The checkpoint of an adopted query: its location, and the query that it belongs to."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
     from godwit.spark.flow import Flow
 
-_REMEDY: Final = "Give a new checkpointLocation, or start the query as it was."
+_REMEDY: Final = "Give a new checkpointLocation, or start the unchanged query."
 
 
 def chosen_checkpoint(
     given: str | None, session: Any, *, query_name: str | None, may_be_temporary: bool
 ) -> tuple[str, bool]:
-    """Return the directory of a query's checkpoint, as Spark chooses it; whether it is temporary.
+    """Return a query's checkpoint directory, chosen as by Spark, and whether it is temporary.
 
     `given`: ``checkpointLocation``. Raises `UnsupportedQueryError` if there has to be one.
     """
@@ -71,16 +71,17 @@ def check_same_operators(checkpoint: str, flow: Flow) -> None:
     changes = _changed_names(stored_operators.keys(), current_names)
     if changes:
         raise _mismatch_error(
-            f"The query has other stateful operators than its checkpoint {checkpoint!r}: "
-            f"{', '.join(changes)}. Spark refuses that too.",
+            f"The query's stateful operators differ from those of its checkpoint {checkpoint!r}: "
+            f"{', '.join(changes)}. Spark also refuses this.",
             checkpoint,
         )
     for name, operator in flow_version(flow.compiled()).operators.items():
         changes = _changed_names(*map(_aggregate_names, (stored_operators.get(name), operator)))
         if len(changes) == 2:
             raise _mismatch_error(
-                f"The query has other aggregates than its checkpoint {checkpoint!r}: "
-                f"{', '.join(changes)}, so the state of one would be read as that of another.",
+                f"The query's aggregates differ from those of its checkpoint {checkpoint!r}: "
+                f"{', '.join(changes)}, so the state of one aggregate would be read as that of "
+                "another.",
                 checkpoint,
             )
 
@@ -98,7 +99,7 @@ def _mismatch_error(message: str, checkpoint: str) -> CheckpointMismatchError:
 
 
 def _changed_names(before: Collection[str], now: Collection[str]) -> list[str]:
-    """Return, as text, which names are new, and which are gone."""
+    """Return new and removed names, as text."""
     changed = ((set(now) - set(before), "is new"), (set(before) - set(now), "is gone"))
     return [f"{listing(sorted(names))} {text}" for names, text in changed if names]
 

@@ -1,4 +1,4 @@
-"""Own sources instead of Spark's scans: the same rows, read by the lanes without micro-batches.
+"""Godwit's sources instead of Spark's scans: the same rows, without Spark's micro-batches.
 
 A scan can be an own source if every option of it is kept, and every expression above it, up to the
 first stateful operator, is computed in the lanes as Spark computes it (`godwit.adopt.stateless`).
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from godwit.connect.files.file_formats import FileFormat
     from godwit.sources.source import Position
 
-_REMEDY: Final = "Leave own_sources() out: Spark reads it in micro-batches."
+_REMEDY: Final = "Omit own_sources(), so that Spark reads it in micro-batches."
 _FILE_OPTIONS: Final = frozenset(
     {"latestfirst", "maxbytespertrigger", "maxfilespertrigger", "path", "pathglobfilter"}
 )
 _IDLE_OPTIONS: Final = frozenset({"discardcachedinputratio", "maxcachedfiles"})
-"""Options that change no rows."""
+"""Options that do not change the rows."""
 _DEFAULTS: Final = {
     "cleansource": "off",
     "filenameonly": "false",
@@ -69,7 +69,7 @@ _DEFAULTS: Final = {
     "multiline": "false",
     "quote": '"',
 }
-"""Option → its value that changes nothing, the only one that is taken."""
+"""Option → its only supported value, which changes nothing."""
 _SETTINGS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
@@ -84,7 +84,7 @@ _JSON_TYPES: Final = (
     *(pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.float32(), pa.float64()),
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
 )
-"""Types whose values Spark reads as they are read here, or not at all; decimals, too."""
+"""Types whose values are read as by Spark, or not at all, besides decimals."""
 _PLAIN_PATTERN: Final = re.compile(r"[\w.*?=+ -]+")
 _MARKS: Final = frozenset("*?[{")  # of patterns
 _SEPARATOR: Final = re.compile(r"[^\w\s\"'\\#.+-]|\t", re.ASCII)
@@ -154,7 +154,7 @@ class ComputedSource(Source):
         return self._source.precedes(position, other)
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Return the splits of the rows that are read; how many come of them is not known."""
+        """Return the splits of the rows that are read; the number of computed rows is unknown."""
         splits = self._source.splits(begin, end, parallelism)
         if self._keeps_rows:
             return splits
@@ -196,7 +196,7 @@ class ComputedSource(Source):
 
 
 def _max_rows_per_row(part: StatelessPart) -> int | None:
-    """Return how many rows come of one row at most; ``None`` if that depends on its values."""
+    """Return the maximum number of rows from one row; ``None`` if that depends on its values."""
     most = 1
     for step in part.steps:
         if isinstance(step, Explosion | PythonMap | StaticJoin):
@@ -206,7 +206,7 @@ def _max_rows_per_row(part: StatelessPart) -> int | None:
 
 
 def computed_source(catalyst: Catalyst, plans: Sequence[Any]) -> ComputedSource:
-    """Return the rows of plans over one scan, one after the other, as a source of Godwit's own.
+    """Return the rows of plans over one scan, concatenated, as one of Godwit's sources.
 
     Raises `UnsupportedQueryError` if it would not have the rows that Spark has, or not surely so.
     """
@@ -230,18 +230,18 @@ def computed_source(catalyst: Catalyst, plans: Sequence[Any]) -> ComputedSource:
             read_stateless(catalyst, plan, _way_to_scan(plan)[1], read) for plan in compiled_plans
         ]
     except UnsupportedQueryError as error:
-        context, problem = error.context, f"{shown(scan)} cannot be an own source"
+        context, problem = error.context, f"{shown(scan)} cannot be read by own_sources()"
         missing = (
             f"{context['expression']} needs {context['reason']}"
             if "reason" in context
-            else f"{context['node']} is not computed where rows are read"
+            else f"{context['node']} is not supported in own sources"
         )
         raise UnsupportedQueryError(f"{problem}: {missing}.", remedy=_REMEDY, **context) from None
     return ComputedSource(source, [str(attribute.name()) for attribute in read], parts)
 
 
 def check_scans(plan: Any) -> None:
-    """Raise if a plan reads one scan twice: batches of two sources would not be the same files."""
+    """Raise if a plan reads one scan twice: batches of two sources would have different files."""
     scans: list[Any] = []
     for scan in filter(is_scan, walk(plan)):
         if any(scan.equals(other) for other in scans):
@@ -263,7 +263,7 @@ def _refusal(node: Any, why: str) -> UnsupportedQueryError:
     """Return the error that a node's rows cannot be those of an own source."""
     subject = shown(node) if is_scan(node) else kind_of(node)
     return UnsupportedQueryError(
-        f"{subject} cannot be an own source: {why}.",
+        f"{subject} cannot be read by own_sources(): {why}.",
         remedy=_REMEDY,
         node=kind_of(node),
         place=place_of(node),
@@ -282,12 +282,12 @@ def _refuse_value(expression: Any, reason: str) -> NoReturn:
 
 
 def _way_to_scan(plan: Any) -> tuple[Any | None, tuple[int, ...]]:
-    """Return the scan below a plan, and the way to it; ``None`` if no row is read."""
+    """Return the scan below a plan, and the path to it; ``None`` if no row is read."""
     node, path = plan, []
     while not is_scan(node):
         children = children_of(node)
         if len(children) > 1:
-            raise _refusal(node, "it puts together the rows of several inputs")
+            raise _refusal(node, "it combines the rows of several inputs")
         if not children:
             return None, ()
         node = children[0]
@@ -310,19 +310,19 @@ def _columns_read(plan: Any) -> set[int]:
 def source_of(catalyst: Catalyst, scan: Any, attributes: Sequence[Any]) -> Source:
     """Return the own source of some columns of a scan; raise `UnsupportedQueryError` if none."""
     if kind_of(scan) != "StreamingRelation":
-        raise _refusal(scan, f"the source {str(scan.sourceName())!r} has none here")
+        raise _refusal(scan, f"Godwit has no own source for {str(scan.sourceName())!r}")
     relation = scan.dataSource()
     name = str(relation.className()).rpartition(".")[2].lower().removesuffix("fileformat")
     if name not in _FORMATS:
-        raise _refusal(scan, f"files of the format {name!r} are not read as Spark reads them")
+        raise _refusal(scan, f"the format {name!r} is not supported")
     format_of, own_options = _FORMATS[name]
     options = _options_of(relation.options())
     _check_options(scan, options, _FILE_OPTIONS | own_options)
     for setting, value in _SETTINGS.items():
         if str(catalyst.spark.conf.get(setting, value)).lower() != value:
-            raise _refusal(scan, f"the session has {setting} set to a different value than {value}")
+            raise _refusal(scan, f"the session has {setting} set to a value other than {value}")
     if {"maxfilespertrigger", "maxbytespertrigger"} <= options.keys():
-        raise _refusal(scan, "Spark takes maxFilesPerTrigger or maxBytesPerTrigger, not both")
+        raise _refusal(scan, "Spark accepts maxFilesPerTrigger or maxBytesPerTrigger, but not both")
     partitions = [str(name) for name in to_list(relation.sourceInfo().partitionColumns())]
     directory, pattern = _place_of(catalyst, scan, options, to_list(relation.paths()))
     if partitions and pattern is not None:
@@ -366,19 +366,19 @@ def _options_of(options: Any) -> dict[str, str]:
 
 
 def _check_options(scan: Any, options: dict[str, str], read: frozenset[str]) -> None:
-    """Raise for an option that an own source does not keep."""
+    """Raise for an option that an own source does not support."""
     for name, value in options.items():
         if name in read or name in _IDLE_OPTIONS or _DEFAULTS.get(name) == value.lower():
             continue
-        raise _refusal(scan, f"it has the option {name!r} (set to {value!r}), which is not read")
+        raise _refusal(scan, f"it has the unsupported option {name!r} (set to {value!r})")
 
 
 def _type_of(scan: Any, attribute: Any) -> pa.DataType:
-    """Return the type of a column; raise if it is not one that is read as Spark reads it."""
+    """Return the type of a column; raise if it would not be read as by Spark."""
     name, metadata = str(attribute.name()), metadata_of(attribute)
     odd = [key for key in metadata if key.startswith("__") or "DEFAULT" in key]
     if odd:
-        raise _refusal(scan, f"the column {name!r} is not a plain one ({listing(odd)})")
+        raise _refusal(scan, f"the column {name!r} has unsupported metadata ({listing(odd)})")
     try:
         dtype = spark_type(attribute.dataType())
     except ValueError as error:
@@ -398,12 +398,12 @@ def _place_of(
     pattern = name if _MARKS & {*name} else None
     if _MARKS & {*head} or (pattern is not None and not _PLAIN_PATTERN.fullmatch(pattern)):
         raise _refusal(
-            scan, "its path is a pattern with more than '*' and '?' in the names of files"
+            scan, "its path is a pattern with wildcards other than '*' and '?' in file names"
         )
     if pattern is not None:
         text = head
         if "pathglobfilter" in options:
-            raise _refusal(scan, "its path is a pattern, and it has another one (pathGlobFilter)")
+            raise _refusal(scan, "its path is a pattern, and it also has pathGlobFilter")
     path = catalyst.file_systems.Path(text or ("/" if pattern else text))
     system = path.getFileSystem(catalyst.spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
     whole = system.makeQualified(path).toUri()
@@ -411,14 +411,14 @@ def _place_of(
         raise _refusal(scan, f"its path is on the file system {whole.getScheme()!r}")
     directory = str(whole.getPath())
     if system.exists(catalyst.file_systems.Path(f"{directory}/_spark_metadata")):
-        raise _refusal(scan, "Spark reads the files of its sink's log (_spark_metadata) alone")
+        raise _refusal(scan, "Spark reads only the files in its sink's log (_spark_metadata)")
     if not system.getFileStatus(path).isDirectory():
         raise _refusal(scan, "its path is not a directory")
     return directory, pattern
 
 
 def _partition_of(scan: Any, field: pa.Field) -> pa.Field:
-    """Return a column of partitions; raise if names of directories may be read otherwise."""
+    """Return a column of partitions; raise if Spark may read names of directories differently."""
     if not is_of_directories(field.type):
         raise _refusal(
             scan, f"the column {field.name!r} of its directories is of type {field.type}"
@@ -427,10 +427,10 @@ def _partition_of(scan: Any, field: pa.Field) -> pa.Field:
 
 
 def _pattern_of(scan: Any, options: dict[str, str]) -> str | None:
-    """Return the pattern of the names of files; raise if Spark may understand it otherwise."""
+    """Return the pattern of the names of files; raise if Spark may interpret it differently."""
     pattern = options.get("pathglobfilter")
     if pattern is not None and not _PLAIN_PATTERN.fullmatch(pattern):
-        raise _refusal(scan, f"pathGlobFilter {pattern!r} has more than '*' and '?'")
+        raise _refusal(scan, f"pathGlobFilter {pattern!r} has wildcards other than '*' and '?'")
     return pattern
 
 
@@ -450,27 +450,35 @@ def _parquet_format(_scan: Any, _options: dict[str, str], _stored: Stored) -> Fi
 
 
 def _json_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
-    """Return the format of JSON files; raise if lines or values may be read otherwise."""
+    """Return the format of JSON files; raise if Spark may read lines or values differently."""
     mode = _mode_of(scan, options, stored, ("permissive", "dropmalformed", "failfast"))
     for field in stored.read:
         if not _is_of_json(field.type):
             raise _refusal(
-                scan, f"texts of JSON in the column {field.name!r} of type {field.type} differ"
+                scan,
+                (
+                    f"JSON values of the column {field.name!r}, of type {field.type}, may be "
+                    "read differently"
+                ),
             )
     return SparkJson(mode=mode, zone=stored.zone)
 
 
 def _csv_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
-    """Return the format of CSV files; raise if lines or values may be read otherwise."""
+    """Return the format of CSV files; raise if Spark may read lines or values differently."""
     mode = _mode_of(scan, options, stored, ("permissive", "failfast"))
     if not stored.columns:
-        raise _refusal(scan, "its columns are all those of its directories")
+        raise _refusal(scan, "all its columns are partition columns")
     for field in stored.columns if mode == "failfast" else stored.read:
         try:
             converter(field.type, stored.zone)
         except ValueError:
             raise _refusal(
-                scan, f"texts of CSV in the column {field.name!r} of type {field.type} differ"
+                scan,
+                (
+                    f"CSV values of the column {field.name!r}, of type {field.type}, may be read "
+                    "differently"
+                ),
             ) from None
     separator = options.get("sep", options.get("delimiter", ","))
     if not _SEPARATOR.fullmatch(separator):
@@ -490,7 +498,7 @@ def _escape_of(scan: Any, options: dict[str, str]) -> str:
     """Return the character before a quote within quotes."""
     escape = options.get("escape", "\\")
     if escape not in {"\\", '"'}:
-        raise _refusal(scan, f"its quotes are escaped by {escape!r}")
+        raise _refusal(scan, f"its escape character is {escape!r}")
     return escape
 
 
@@ -498,9 +506,9 @@ def _mode_of(scan: Any, options: dict[str, str], stored: Stored, modes: Sequence
     """Return the mode of a scan of texts, in lower case."""
     mode = options.get("mode", "permissive").lower()
     if mode not in modes:
-        raise _refusal(scan, f"lines that are left out in mode {mode!r} depend on Spark's plan")
+        raise _refusal(scan, f"the lines that mode {mode!r} drops depend on Spark's plan")
     if stored.corrupt in stored.columns.names:
-        raise _refusal(scan, f"its column {stored.corrupt!r} has the lines that Spark cannot read")
+        raise _refusal(scan, f"its column {stored.corrupt!r} is for malformed lines")
     return mode
 
 
@@ -514,7 +522,7 @@ def _is_of_json(dtype: pa.DataType) -> bool:
 
 
 def _text_format(scan: Any, options: dict[str, str], stored: Stored) -> FileFormat:
-    """Return the format of files of lines; raise if a file is one value, or has other columns."""
+    """Return the format of text files; raise if a file is one value, or has other columns."""
     if options.get("wholetext", "false").lower() != "false":
         raise _refusal(scan, "each file is one value (wholetext)")
     if len(stored.read) > 1 or not all(pa.types.is_string(field.type) for field in stored.read):

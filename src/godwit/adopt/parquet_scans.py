@@ -1,4 +1,4 @@
-"""Parquet files with nested columns as Spark's reader has them."""
+"""Parquet files with nested columns, read like by Spark's reader."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _with_fields_of(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array
     """Return a column with the fields of a type; raise ValueError for types that differ."""
     if not (pa.types.is_struct(dtype) and pa.types.is_struct(column.type)):
         if not _types_equal(column.type, dtype):
-            msg = f"its column {name!r} is of type {column.type}, and of {dtype} in the schema"
+            msg = f"its column {name!r} has type {column.type}, but {dtype} in the schema"
             raise ValueError(msg)
         return column
     stored_names = [column.type.field(number).name for number in range(column.type.num_fields)]
@@ -70,7 +70,7 @@ def _with_fields_of(column: pa.Array, dtype: pa.DataType, name: str) -> pa.Array
 
 
 def _types_equal(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether two types are equal, whatever their inner fields are called in lists."""
+    """Return whether two types are equal, ignoring the names of list items."""
     types = pa.types
     for is_one in (types.is_list, types.is_map, types.is_struct):
         if is_one(source) or is_one(target):

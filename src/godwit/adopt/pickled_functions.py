@@ -1,4 +1,4 @@
-"""Python functions as PySpark pickled them into a plan, and the broadcast variables in them.
+"""Python functions that PySpark pickled into a plan, and the broadcast variables in them.
 
 PySpark broadcasts a function of more than 1 MB: its command is then a reference to a broadcast
 variable that has the command.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _FROM_ID: Final = ("pyspark.core.broadcast", "_from_id")
-"""Function by which a broadcast variable is unpickled."""
+"""Function that unpickles a broadcast variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
-    """A broadcast variable as part of a function, for functions that are pickled again."""
+    """A broadcast variable inside a function, for functions that are pickled again."""
 
     value: Any
 

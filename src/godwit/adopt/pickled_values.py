@@ -1,4 +1,4 @@
-"""Values of Python UDFs as Spark's JVM and its Python worker exchange them by pickling.
+"""Pickled values of Python UDFs, as exchanged by Spark's JVM and its Python worker.
 
 A function gets what the worker unpickles, `arguments_of`.  What it returns is unpickled by the JVM
 and fitted to the declared type, `results_of`: a value of another type becomes null, and text takes
@@ -36,7 +36,7 @@ _LONG_KEYS: Final = (
 
 
 def check_argument(dtype: spark.DataType) -> None:
-    """Raise `ValueError` if the values of a type that functions get are not known."""
+    """Raise `ValueError` if functions cannot get values of a type."""
     if isinstance(dtype, spark.MapType) and not isinstance(dtype.keyType, _HASHED_KEYS):
         name = dtype.keyType.simpleString()
         raise ValueError(f"the order in which Java hashes keys of type {name}")  # noqa: TRY004
@@ -47,7 +47,7 @@ def check_argument(dtype: spark.DataType) -> None:
 def check_result(dtype: spark.DataType) -> None:
     """Raise `ValueError` if values that functions return cannot be fitted to a type."""
     if isinstance(dtype, spark.StructType) and len({*dtype.names}) < len(dtype.names):
-        raise ValueError("a struct with fields of one name")
+        raise ValueError("a struct with duplicate field names")
     for part in _part_types(dtype):
         check_result(part)
 
@@ -88,7 +88,7 @@ def _storage_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def _from_arrow(dtype: spark.DataType, as_bytes: bool) -> Converter | None:
-    """Return the function from Arrow's values to unpickled ones; ``None`` if they are the same."""
+    """Return the conversion from Arrow's values to unpickled ones; ``None`` if they are equal."""
     if isinstance(dtype, spark.BinaryType):
         return None if as_bytes else bytearray
     if isinstance(dtype, spark.StructType):
@@ -122,7 +122,7 @@ def _or_null(make: Converter | None) -> Converter:
 def results_of(
     values: Sequence[Any], dtype: spark.DataType, column: pa.DataType, *, shortest: bool
 ) -> pa.Array:
-    """Return what a function returned, in the worker's internal form, as a column.
+    """Convert the results of a function, in the worker's internal form, to a column.
 
     `shortest`: texts of floats are those of Java since version 19.
     """
@@ -137,7 +137,7 @@ def _check_unpicklable_by_jvm(value: Any) -> Any:
     """Return a value that the JVM can unpickle; raise for one on which it fails, as Spark does."""
     if type(value).__module__ == "numpy":
         raise TypeError(
-            f"the function returned a {type(value).__name__} of NumPy, which Spark does not "
+            f"the function returned a {type(value).__name__} of NumPy, which Spark cannot "
             "unpickle: convert it, as by .item() or .tolist()"
         )
     return value

@@ -1,4 +1,4 @@
-"""Spark's logical plan, as Spark's analyzer leaves it: reading its nodes, and building new ones.
+"""Spark's analyzed logical plan: reading its nodes, and building new ones.
 
 A query is its analysed plan, written in DataFrames or in SQL.  Nodes and expressions stay objects
 of Spark's JVM, of which little is read; plans that Spark runs are put together from them again
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
-"""Key of a column's metadata: it has event times, or windows of these, that a watermark follows."""
+"""Key of a column's metadata: event times, or windows of them, with a watermark."""
 TIME_WINDOW: Final = "spark.timeWindow"
-"""Key of a column's metadata: it has windows of one length."""
+"""Key of a column's metadata: windows of one length."""
 SESSION_WINDOW: Final = "spark.sessionWindow"
-"""Key of a column's metadata: it has session windows."""
+"""Key of a column's metadata: session windows."""
 _WINDOWS: Final = frozenset({TIME_WINDOW, SESSION_WINDOW})
 _THROUGH: Final = frozenset({"Filter", "Project", "SubqueryAlias", "View"})
 _EXACT_TIMES: Final = {
@@ -45,14 +45,14 @@ _EXACT_TIMES: Final = {
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
 }
 KEY_TEXT: Final = "godwitKey"
-"""Option by which the text of a key is known again; Spark does not look at it."""
+"""Option that marks the text of a key; Spark ignores it."""
 _LEAVES: Final = frozenset({"AttributeReference", "Literal"})
 _NUMBERED: Final = re.compile(r"#(\d+)L?(?:-T\d+ms)?\Z")
 _INLINE_CTE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 
 
 def _ask_jvm_once(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """Let a function ask an object of the JVM once; what it asks for never changes.
+    """Cache the results of a function of a JVM object, which never change.
 
     Most calls of the JVM were for the kinds and children of nodes that were read before.
     """
@@ -114,7 +114,7 @@ def has_method(node: Any, name: str) -> bool:
 
 
 def in_output(plan: Any, attribute: Any) -> Any:
-    """Return the column of a plan's output that has the values of an attribute; ``None``: none has.
+    """Return the column of a plan's output that has the values of an attribute, if any.
 
     Spark's optimizer leaves out aliases that change no name, so its plans may have the column below
     an alias instead of the alias.
@@ -169,7 +169,7 @@ def _expressions(node: Any) -> list[Any]:
 
 @_ask_jvm_once
 def id_of(attribute: Any) -> int:
-    """Return Spark's number of a column, with which its text ends: one call instead of two."""
+    """Return Spark's id of a column from the end of its text, by one call instead of two."""
     match = _NUMBERED.search(attribute.toString())
     return int(attribute.exprId().id() if match is None else match[1])
 
@@ -181,7 +181,7 @@ def type_of(expression: Any) -> DataType:
 
 
 def is_narrow_interval(dtype: Any) -> bool:
-    """Return whether one of the JVM's types has intervals of other fields than DAY TO SECOND.
+    """Return whether a JVM type has intervals other than DAY TO SECOND.
 
     Arrow has one type for all of them.
     """
@@ -190,7 +190,7 @@ def is_narrow_interval(dtype: Any) -> bool:
 
 
 def is_keyed_by_text(dtype: DataType) -> bool:
-    """Return whether a key of a type is a text (`Catalyst.key_text`), as operators have no such."""
+    """Return whether keys of a type are converted to text (`Catalyst.key_text`)."""
     return isinstance(dtype, ArrayType | MapType | DayTimeIntervalType)
 
 
@@ -212,7 +212,7 @@ def watermarks_of(plan: Any) -> list[Any]:
 
 
 def _is_repeatable(expression: Any) -> bool:
-    """Return whether an expression, apart from those in it, has one value for a row.
+    """Return whether an expression, without its children, is deterministic.
 
     A Python function that is not deterministic is called once for a row, as in Spark.
     """
@@ -224,7 +224,7 @@ def _is_repeatable(expression: Any) -> bool:
 
 
 def place_of(node: Any) -> str:
-    """Return the place of a node in the user's text, such as ``line 2: count(*)``; or nothing.
+    """Return the place of a node in the user's code, such as ``line 2: count(*)``, or empty.
 
     Of a DataFrame's node it is the call of the first expression that has one.
     """
@@ -248,7 +248,7 @@ def expressions_of_any(node: Any) -> list[Any]:
 
 
 class Package:
-    """A package of the JVM, whose classes are looked up once, by their full names.
+    """A JVM package whose classes are looked up once, by their full names.
 
     Py4J asks for every name on the way to a class, and the JVM looks through all of Spark's jars
     before it takes one for a package: a third of the time of the JVM in a small query.
@@ -338,7 +338,7 @@ class Catalyst:
         return self.logical.Project(self.sequence(expressions), child)
 
     def with_column(self, expand: Any, attribute: Any) -> Any:
-        """Return an ``Expand`` that passes a further column of the node below it."""
+        """Return an ``Expand`` that also passes a column of the node below it."""
         rows = [self.sequence([*to_list(p), attribute]) for p in to_list(expand.projections())]
         output = self.sequence([*output_of(expand), attribute])
         return self.logical.Expand(self.sequence(rows), output, expand.child())
@@ -389,7 +389,7 @@ class Catalyst:
         return self.expressions.IsNull(value)
 
     def null_where_any_is_null(self, tested: Sequence[Any], value: Any) -> Any:
-        """Return a value where none of some others is null, else null."""
+        """Return a value where no other given value is null, else null."""
         is_missing = reduce(self.expressions.Or, map(self.is_null, tested))
         return self.expressions.If(is_missing, self.null(value.dataType()), value)
 
@@ -426,12 +426,12 @@ class Catalyst:
         return self.logical.OneRowRelation()
 
     def normalized(self, value: Any) -> Any:
-        """Return a value whose floating-point numbers have one NaN and one zero."""
+        """Return a value with NaN and zero normalized in floating-point numbers."""
         rule = self._catalyst.companion("optimizer.NormalizeFloatingNumbers")
         return rule.normalize(value)
 
     def key_text(self, value: Any) -> Any:
-        """Return a value of a nested type as text: equal values have equal texts, null has none."""
+        """Return a value of a nested type as text: equal values have equal texts, null is null."""
         value = self.normalized(value)
         if kind_of(value.dataType()) == "MapType":
             value = self.expressions.MapSort(value)
@@ -441,7 +441,7 @@ class Catalyst:
         return self.when(self.is_not_null(value), text)
 
     def default_of(self, value: Any) -> Any:
-        """Return a constant of an expression's type, which Spark joins nulls by."""
+        """Return the default constant of an expression's type, by which Spark joins nulls."""
         return self.expressions.companion("Literal").default(value.dataType())
 
     def coalesced(self, *values: Any) -> Any:
@@ -449,22 +449,22 @@ class Catalyst:
         return self.expressions.Coalesce(self.sequence(values))
 
     def is_collated(self, value: Any) -> bool:
-        """Return whether an expression has text that is not compared by its bytes."""
+        """Return whether an expression has text with a collation other than binary."""
         utilities = getattr(self._sql, "util.SchemaUtils")
         return bool(utilities.hasNonUTF8BinaryCollation(value.dataType()))
 
     def named(self, expression: Any) -> Any:
-        """Return an expression as a projection takes it: with a name."""
+        """Return a named expression for a projection."""
         is_named = kind_of(expression) in {"Alias", "AttributeReference"}
         return expression if is_named else self.alias(expression, "value")
 
     def watermark(self, node: Any, child: Any) -> Any:
-        """Return the watermark of a node over another child, with an id of its own."""
+        """Return a node's watermark over another child, with a new id."""
         number = getattr(self._java, "util.UUID").randomUUID()
         return self.logical.EventTimeWatermark(number, node.eventTime(), node.delay(), child)
 
     def delay_of(self, watermark: Any) -> timedelta:
-        """Return how far a watermark's node stays behind the greatest event time."""
+        """Return the delay of a watermark's node behind the largest event time."""
         node = self.logical.companion("EventTimeWatermark")
         return timedelta(milliseconds=int(node.getDelayMs(watermark.delay())))
 
@@ -492,7 +492,7 @@ class Catalyst:
         return DataFrame(rows, self.spark)
 
     def without_ctes(self, plan: Any) -> Any:
-        """Return a plan in which the parts that ``WITH`` names are where they are read."""
+        """Return a plan in which ``WITH`` clauses are inlined."""
         if not any(kind_of(node) == "WithCTE" for node in walk(plan)):
             return plan
         # Versions of Spark differ in the number of flags; the first asks to inline all.
@@ -502,7 +502,7 @@ class Catalyst:
         return inline.apply(plan)
 
     def optimized(self, plan: Any) -> Any:
-        """Return a plan, which may stream, as Spark's optimizer changes it."""
+        """Return a plan, which may be streaming, after Spark's optimizer."""
         return self._session.sessionState().optimizer().execute(plan)
 
     def without_unread_columns(self, plan: Any) -> Any:
@@ -510,7 +510,7 @@ class Catalyst:
         return self._catalyst.companion("optimizer.ColumnPruning").apply(plan)
 
     def with_filters_below_aggregates(self, plan: Any) -> Any:
-        """Return a plan in which filters on group keys are below the aggregate, as Spark has them.
+        """Return a plan with filters on group keys pushed below the aggregate, as by Spark.
 
         Those on windows stay: sessions are of all their rows, and panes are found below them.
         """
@@ -547,7 +547,7 @@ class Catalyst:
         return self.rewrite(plan, change)
 
     def with_joined_conditions(self, plan: Any) -> Any:
-        """Return a plan in which conditions above inner joins of streams are parts of these.
+        """Return a plan in which conditions above inner joins of streams are part of the joins.
 
         So Spark's optimizer has them, as in ``FROM a, b WHERE a.k = b.k``.
         """
@@ -568,13 +568,13 @@ class Catalyst:
         return self.rewrite(plan, change)
 
     def check_repeatable(self, node: Any, refuse: Callable[[Any, str], object]) -> None:
-        """Refuse a node's expressions whose value depends on more than the row.
+        """Refuse nondeterministic expressions of a node.
 
         `refuse`: called with an expression, and the reason as text.
         """
         for expression in expressions_of(node):
             if not (expression.deterministic() or all(map(_is_repeatable, walk(expression)))):
-                refuse(expression, "a value that differs at each call")
+                refuse(expression, "a nondeterministic value")
             if self.reads_clock(expression):
                 refuse(expression, "the current time")
 
@@ -588,7 +588,7 @@ class Catalyst:
         return self.sequence([patterns.CASE_WHEN(), patterns.IF(), patterns.NULL_CHECK()])
 
     def reads_clock(self, expression: Any) -> bool:
-        """Return whether the value of an expression is another one in each batch."""
+        """Return whether an expression's value differs in each batch."""
         return bool(expression.containsPattern(self._clock))
 
     def has_choices(self, node: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Python UDFs between stateful nodes of Spark's plan, and where the lanes write.
+"""Python UDFs between stateful nodes of Spark's plan, and above sinks that lanes write to.
 
 Spark's optimizer puts the UDFs of a projection or a filter into a node below it, which adds their
 results to the rows: ``BatchEvalPython`` for functions whose values are pickled, ``ArrowEvalPython``
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 EVALUATIONS: Final = frozenset({"ArrowEvalPython", "BatchEvalPython"})
 """Nodes that add the results of functions to rows."""
 MAPS: Final = frozenset({"MapInArrow", "MapInPandas"})
-"""Nodes that replace rows by those that a function makes of them."""
+"""Nodes that replace rows by the output of a function."""
 _ZONE: Final = "spark.sql.session.timeZone"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _LARGE: Final = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -58,7 +58,7 @@ _SETTINGS: Final = (
     "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
     "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled",
 )
-"""Settings of the session that PySpark's worker gets."""
+"""Session settings that are passed to PySpark's worker."""
 _SCALAR: Final = frozenset(
     {
         PythonEvalType.SQL_ARROW_BATCHED_UDF,
@@ -165,7 +165,7 @@ class PythonCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonMap:
-    """A step that replaces the rows by those that a function makes of them."""
+    """A step that replaces the rows by the output of a function."""
 
     task: PythonTask
     inputs: tuple[str, ...]  # keys of the columns that it gets
@@ -254,7 +254,7 @@ def read_map(reader: ExpressionReader, node: Any) -> PythonMap:
     """Return the step of a node of `MAPS`; refuse a function that is not called here."""
     udf = node.functionExpr()
     if node.isBarrier():
-        reader.refuse(udf, "tasks that start together (barrier=True)")
+        reader.refuse(udf, "barrier mode (barrier=True)")
     command, broadcasts = _read_function(reader, udf)
     inputs = output_of(node.child())
     fields = [StructField(str(a.name()), type_of(a), bool(a.nullable())) for a in inputs]
@@ -285,7 +285,7 @@ def _python_task(
     arguments: Sequence[StructField],
     broadcasts: dict[int, bytes],
 ) -> PythonTask:
-    """Return functions as they are called together."""
+    """Return the task of functions that are called together."""
     settings = ((name, _session_setting(reader, name)) for name in _SETTINGS)
     return PythonTask(
         eval_type=eval_type,
@@ -309,7 +309,7 @@ def _session_setting(reader: ExpressionReader, name: str) -> str | None:
 def _read_function(reader: ExpressionReader, udf: Any) -> tuple[bytes, dict[int, bytes]]:
     """Return a function as PySpark pickled it, and the broadcast variables that it refers to."""
     if not can_call():
-        reader.refuse(udf, "PySpark 4.3, whose worker calls Python functions in lanes")
+        reader.refuse(udf, "PySpark 4.3, whose worker can run Python functions in lanes")
     function = udf.func()
     command = reader.bytes_of(function.command())
     try:
@@ -317,12 +317,12 @@ def _read_function(reader: ExpressionReader, udf: Any) -> tuple[bytes, dict[int,
     except Exception as error:  # noqa: BLE001  the JVM's, of a variable that is destroyed
         reader.refuse(udf, f"a broadcast variable that cannot be read ({error})")
     if any(_ACCUMULATOR in pickled for pickled in (command, *broadcasts.values())):
-        reader.refuse(udf, "an accumulator, which lanes do not add to")
+        reader.refuse(udf, "an accumulator, which lanes do not support")
     return command, broadcasts
 
 
 def _cast_to_declared(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Return results in the type of their column, which differs in zones and widths alone."""
+    """Cast results to the type of their column, which differs only in zones and widths."""
     return convert_leaves(column, dtype, _same_leaf)
 
 
@@ -336,7 +336,7 @@ def _same_leaf(column: pa.Array, dtype: pa.DataType) -> pa.Array:
         or (pa.types.is_timestamp(own) and own.unit == "us" and _has_zone(own) == _has_zone(dtype))
     )
     if not is_same:
-        raise TypeError(f"the function returned {own} where {dtype} is declared")
+        raise TypeError(f"the function returned {own}, but {dtype} is declared")
     return column.cast(dtype)
 
 

@@ -1,4 +1,4 @@
-"""The running adopted query: `Query`, with the answers that Spark's ``StreamingQuery`` gives.
+"""The running adopted query: `Query` with the API of Spark's ``StreamingQuery``.
 
 The lines of a program after ``start()`` stay as they are: progress has Spark's keys and attributes,
 an unnamed query has no name, and a failure is caught as ``StreamingQueryException``.
@@ -49,7 +49,7 @@ class SparkQuery(Query):
 
     @property
     def name(self) -> Any:
-        """Name that ``queryName`` set; ``None`` without."""
+        """Name that ``queryName`` set; ``None`` if it was not called."""
         return self._name if self._settings_by_name else None
 
     @property
@@ -95,7 +95,7 @@ class SparkQuery(Query):
         super().explain()
 
     def _as_spark_progress(self, entries: Iterable[Mapping[str, Any]]) -> list[Any]:
-        """Return the progress of epochs with the Spark keys, and their own beside them.
+        """Return the progress of epochs with Spark's keys, besides Godwit's.
 
         Spark measures its part of a micro-batch, and what ``observe`` asks for there. A batch
         without rows has the sources of the one before it, at their ends.
@@ -164,7 +164,7 @@ class SparkQuery(Query):
         return as_spark_error(failure, StreamingQueryException, "STREAM_FAILED", "XXKST")
 
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Close the run, and remove a checkpoint that is temporary."""
+        """Close the run, and remove a temporary checkpoint."""
         left = super()._close_run(problems)
         if self._temporary_directory is not None:
             shutil.rmtree(self._temporary_directory, ignore_errors=True)
@@ -187,7 +187,7 @@ _NO_WATERMARK = "1970-01-01T00:00:00.000Z"  # as Spark has it before there is on
 
 
 def _figures_without_rows(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs in the figures of a source in a batch without rows after another."""
+    """Return the changed metrics of a source for a batch without rows."""
     return {
         "startOffset": source["endOffset"],
         "numInputRows": 0,

@@ -1,4 +1,4 @@
-"""Texts of CSV and JSON as values, as Spark's readers take them by their default patterns.
+"""Parsing of CSV and JSON texts like Spark's readers with their default patterns.
 
 Each converter gives the values, null where Spark has none, and raises `UnsureError` for a text of
 which it does not know what Spark makes.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Converter = Callable[[pa.Array], pa.Array]
 
 ROWS: Final = pa.field("", pa.string())
-"""Column that is read where a scan reads no column of its files: rows are read by some column."""
+"""Column that is read if a scan reads no column, since some column is needed."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(
@@ -43,7 +43,7 @@ _USUAL: Final = {
     "date": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
     "timestamp": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z?$",
 }
-"""Texts that Arrow parses as Spark does; the others are looked at one by one."""
+"""Texts that Arrow parses as Spark does; others are parsed one by one."""
 _NAMED: Final = {
     "NaN": np.nan,
     "Infinity": np.inf,
@@ -58,10 +58,10 @@ _MAX_OFFSET: Final = dt.timedelta(hours=18)
 
 
 class UnsureError(ValueError):
-    """A text that Spark may read, or not."""
+    """A text that Spark may or may not accept."""
 
     def __init__(self, text: str, what: str) -> None:
-        super().__init__(f"it is not known whether Spark takes {text[:60]!r} for {what}")
+        super().__init__(f"it is unknown whether Spark accepts {text[:60]!r} as {what}")
 
 
 def converter(dtype: pa.DataType, zone: str) -> Converter:
@@ -113,7 +113,7 @@ def _usual_first(
     dtype: pa.DataType,
     convert: Callable[[str], Any],
 ) -> pa.Array:
-    """Cast the texts that have the usual form of a kind; take the others one by one."""
+    """Cast the texts that have the usual form of a kind at once, the others one by one."""
     is_usual = pc.match_substring_regex(texts, _USUAL[kind])
     if pc.all(is_usual).as_py() is not False:
         try:
@@ -137,7 +137,7 @@ def _convert_each(
 
 
 def _check_digits(text: str, what: str) -> None:
-    """Raise for a text with digits of other scripts, which Java takes in some places."""
+    """Raise for a text with digits of other scripts, which Java accepts in some places."""
     if not text.isascii():
         raise UnsureError(text, what)
 
@@ -201,19 +201,19 @@ def _timestamps_of(texts: pa.Array, *, dtype: pa.DataType, zone: str) -> pa.Arra
     """Return texts as timestamps."""
 
     def cast(usual: pa.Array) -> pa.Array:
-        """Cast the usual texts; those without a zone are by the clock of the session's."""
+        """Cast the usual texts; those without a zone are in the session's zone."""
         in_utc = pc.ends_with(usual, "Z")
         without_suffix = pc.if_else(in_utc, pc.replace_substring_regex(usual, "Z$", ""), usual)
         timestamps = without_suffix.cast(pa.timestamp("us"))
         if zone in LOCAL_ZONES or pc.all(in_utc).as_py() is not False:
             return timestamps.cast(pa.int64()).cast(dtype)
-        raise pa.ArrowInvalid("by the rules of a zone")
+        raise pa.ArrowInvalid("time zone rules")
 
     return _usual_first(texts, "timestamp", cast, dtype, partial(timestamp_of, zone=zone))
 
 
 def timestamp_of(text: str, zone: str) -> dt.datetime | None:
-    """Return a text as a moment; digits of a fraction below microseconds are cut."""
+    """Return a text as an instant; digits below microseconds are truncated."""
     if (match := _TIMESTAMP.fullmatch(text)) is None or text.startswith("0000"):
         _check_no_time(text, "a timestamp")
         return None
@@ -234,7 +234,7 @@ def timestamp_of(text: str, zone: str) -> dt.datetime | None:
 def _moment_of_clock_time(
     clock_time: dt.datetime, offset: str | None, zone: str, text: str
 ) -> dt.datetime:
-    """Return the moment when a clock shows a time."""
+    """Return the instant of a local time."""
     if offset is not None:
         with_offset = dt.datetime.fromisoformat(
             f"2000-01-01T00:00:00{offset.replace('Z', '+00:00')}"

@@ -75,7 +75,7 @@ class RowForm(ABC):
 
     @abstractmethod
     def columns_of(self, emitted: list[Any]) -> list[pa.Array]:
-        """Return what the processor returned as columns of the output."""
+        """Convert the processor's output to columns."""
 
     def batches(
         self,
@@ -93,7 +93,7 @@ class RowForm(ABC):
         return self.ordered(rows.take(pa.array(order)), starts)
 
     def by_key(self, keys: pa.RecordBatch, rows: pa.RecordBatch) -> Mapping[Any, Iterator[Any]]:
-        """Return key → its rows, in their order; `keys`: of each row."""
+        """Return key → its rows, in order; `keys`: of each row."""
         tuples = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
         rows_of_key: dict[Any, list[int]] = {}
         for number, key in enumerate(self.keys(keys, tuples)):
@@ -116,7 +116,7 @@ class RowForm(ABC):
         ends: Sequence[int],
         keys: Sequence[tuple[Any, ...]],
     ) -> pa.RecordBatch:
-        """Return what the processor returned as a batch; an error names the key.
+        """Convert the processor's output to a batch; an error names the key.
 
         `ends`: number of `emitted` after each of the `keys`.
         """
@@ -172,7 +172,7 @@ def form_of(
 
 
 class _RowBatches(KeyBatches):
-    """Rows as ``Row`` objects, made when they are asked for."""
+    """Rows as ``Row`` objects, created lazily."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _RowBatches(KeyBatches):
 
 @functools.lru_cache(maxsize=256)
 def _row_class(names: tuple[str, ...]) -> type[Row]:
-    """Return a class of rows that finds these columns by name several times as fast as ``Row``."""
+    """Return a row class that looks up these columns several times as fast as ``Row``."""
     # A named tuple's fields read the tuple itself, and not by ``Row.__getitem__``.
     fields = vars(namedtuple("Fields", [f"c{number}" for number in range(len(names))]))  # noqa: PYI024
     columns = {
@@ -264,7 +264,7 @@ class SparkRowForm(RowForm):
 
 
 def python_list(column: pa.Array, zone: str) -> list[Any]:
-    """Return a column's values as Spark's worker gives them: timestamps in the session's zone."""
+    """Return a column's values as in Spark's worker: timestamps in the session's zone."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         return instants_of(column.cast(pa.timestamp("us", zone)))
     if pa.types.is_nested(column.type):
@@ -371,14 +371,14 @@ class ArrowFrames(PandasRows):
 
 
 def _object_scalars(series: Any) -> list[Any]:
-    """Return the values of a Series as indexing it gives them: NumPy's scalars of numbers."""
+    """Return the values of a Series as NumPy scalars, as by indexing."""
     if series.dtype.kind in "iufb":
         return list(series.to_numpy())
     return list(series)
 
 
 def frame_of(rows: pa.RecordBatch, zone: str, *, inferred: bool) -> Any:
-    """Return rows as a DataFrame, as Spark's worker makes it.
+    """Return rows as a DataFrame, as in Spark's worker.
 
     `inferred`: of Python values, so that integers are 64 bits wide; else of Arrow's columns.
     """
@@ -463,7 +463,7 @@ def array_of(series: Any, dtype: pa.DataType, zone: str = UTC) -> pa.Array:
 
 
 def _assume_zone(series: Any, zone: str) -> Any:
-    """Return a Series of timestamps with those that have no zone taken as of `zone`."""
+    """Localize timestamps without a zone to `zone`."""
     import pandas as pd  # noqa: PLC0415 - as above
 
     if not pd.api.types.is_datetime64_any_dtype(series):

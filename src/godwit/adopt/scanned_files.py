@@ -1,4 +1,4 @@
-"""Files of a scan: those that Spark lists, with the columns that its directories name."""
+"""Files of a scan: those that Spark lists, with the partition columns of its directories."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _OTHER_ESCAPE: Final = re.compile("%(?![0-7][0-9A-Fa-f])")
 
 
 def is_of_directories(dtype: pa.DataType) -> bool:
-    """Return whether names of directories are read as values of a type as Spark reads them."""
+    """Return whether partition values of a type are read as by Spark."""
     types = pa.types
     return bool(types.is_string(dtype) or types.is_signed_integer(dtype) or types.is_date(dtype))
 
 
 class ScannedFiles(FileSource):
-    """Files that a scan of Spark's reads.
+    """Files that a Spark scan reads.
 
     `partitions`: columns whose values are in the names of directories, from the outermost in.
     `is_pattern`: the pattern is the end of the path, so that it also matches directories.
@@ -106,7 +106,7 @@ class ScannedFiles(FileSource):
                         raise SourceError(
                             f"The pattern {self._pattern!r} matches the directory {entry.path!r}, "
                             "whose files Spark would read, too.",
-                            remedy="Move it, or leave own_sources() out.",
+                            remedy="Move it, or omit own_sources().",
                             file=entry.path,
                         )
         return files
@@ -129,10 +129,10 @@ class ScannedFiles(FileSource):
                 raise self._refusal(file, f"has {field.name}={text}, which is not {field.type}")
 
     def _refusal(self, file: File, why: str) -> SourceError:
-        """Return the error that a file is not read as Spark reads it."""
+        """Return the error that a file would not be read as by Spark."""
         name = self.directory.file_name(file)
         return SourceError(
             f"The file {name!r} {why}.",
-            remedy="Move it out of the directory, or leave own_sources() out.",
+            remedy="Move it out of the directory, or omit own_sources().",
             file=name,
         )

@@ -1,4 +1,4 @@
-"""Sessions as Spark's streaming aggregates have them: each row says where its own session ends.
+"""Sessions with Spark's semantics, where each row determines the end of its own session.
 
 A row is a session from its event time to its end, by a gap of its own; sessions of a key that meet
 are one.  A row is dropped if the watermark of earlier batches is at its end or past it, and a
@@ -71,7 +71,7 @@ class SparkSessions(SessionCompute):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-        """Leave out rows whose own session earlier batches have closed."""
+        """Drop rows whose own session earlier batches have closed."""
         rows = only_rows(rows, self._only_time)
         is_late = values_of(rows.column(self._end)) <= max(time.closed, _EPOCH)
         rows, left_out, arrivals = leave_out(rows, is_late, self)

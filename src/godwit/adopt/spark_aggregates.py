@@ -1,4 +1,4 @@
-"""Aggregates of Spark's that only adopted queries have, and aggregates of nested values.
+"""Spark aggregates that only adopted queries have, and aggregates of nested values.
 
 `EncodedAggregate` makes an aggregate of plain values one of structs, arrays and maps: these are
 encoded before the aggregate sees them (`godwit.adopt.encoding`), and its result is decoded.
@@ -70,7 +70,7 @@ class EncodedAggregate:
                 can_be_encoded(dtype) and (how != "order" or _is_ordered(dtype))
             ):
                 raise InvalidFlowError(
-                    f"{self.aggregate!r} cannot take a column of type {dtype}.",
+                    f"{self.aggregate!r} does not accept a column of type {dtype}.",
                     remedy="Convert it to a struct of plain values first.",
                     aggregate=repr(self.aggregate),
                 )
@@ -149,7 +149,7 @@ class _BoundEncoded(BuiltIn):
 
 
 def _encoded_for(column: pa.Array, how: How) -> pa.Array:
-    """Return a column as an aggregate of plain values takes it."""
+    """Return a column in the form for an aggregate of plain values."""
     if not is_nested(column.type):
         return column
     return order_keys(column) if how == "order" else encoded(column, canonical=how == "identity")
@@ -244,7 +244,7 @@ _COMBINED: Final[dict[str, tuple[np.ufunc, int]]] = {
     "bit_xor": (np.bitwise_xor, 0),
     "product": (np.multiply, 1),
 }
-"""Name → the function that combines two values, and the value that changes none."""
+"""Name → the function that combines two values, and its identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +270,7 @@ class _Bitmap(BuiltIn):
             if ((numbers < 0) | (numbers >= 8 * _BITMAP_BYTES)).any():
                 raise EpochFailedError(
                     f"[INVALID_BITMAP_POSITION] A bitmap has bits 0 to {8 * _BITMAP_BYTES - 1}.",
-                    remedy="Give bitmap_construct_agg what bitmap_bit_position(...) returns.",
+                    remedy="Pass the result of bitmap_bit_position(...) to bitmap_construct_agg.",
                 )
             masks = (1 << (numbers % 8)).astype(np.uint8)
             np.bitwise_or.at(bits, (groups, numbers // 8), masks)
@@ -337,11 +337,11 @@ class _OfDoubles(BuiltIn):
         raise NotImplementedError
 
     def combined(self, left: Floats, right: Floats) -> Floats:
-        """Return two states merged; one without values may give anything."""
+        """Merge two states; the result is arbitrary if one is empty."""
         raise NotImplementedError
 
     def _merge_states(self, states: pa.RecordBatch, right: Floats) -> pa.RecordBatch:
-        """Return states merged with others; where one side is empty it is the other, bit by bit."""
+        """Merge states; if one side is empty, the result is the other one, bit by bit."""
         left = tuple(values_of(column) for column in states.columns)
         with np.errstate(all="ignore"):
             merged = self.combined(left, right)
@@ -567,7 +567,7 @@ class _JoinedText(PackedRows):
         return rows_by_group(groups, count)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the joined texts; null without any."""
+        """Return the joined texts; null if there are none."""
         starts, (texts, *keys) = unpack(states.column(0), self.layout)
         if keys:
             groups = np.repeat(np.arange(states.num_rows), np.diff(starts))
@@ -582,7 +582,7 @@ class _JoinedText(PackedRows):
 def _order_bytes(
     column: pa.Array, indices: pa.Array, descending: bool, nulls_first: bool
 ) -> pa.Array:
-    """Return binaries that are ordered, byte by byte, as an ``ORDER BY`` asks for."""
+    """Return binaries whose byte order is that of an ``ORDER BY``."""
     column = column.take(indices)
     keys = pa.StructArray.from_arrays([column], names=["key"])
     encoded = order_keys(keys).to_pylist()

@@ -1,4 +1,4 @@
-"""Buffers of Spark's aggregates as the state of the aggregates that stand for them.
+"""Conversion of Spark's aggregate buffers to the state of Godwit's aggregates.
 
 Spark has a row for every group, with the group keys and the buffers of the functions in the order
 of the plan.  The group keys become the operator's columns by the same expressions as the rows of
@@ -45,7 +45,7 @@ _ENDS: Final = (f"{RESERVED_PREFIX}_first", f"{RESERVED_PREFIX}_last")
 def aggregate_rows(
     reader: SparkStateReader, number: int, state: AggregateState, columns: Sequence[str]
 ) -> DataFrame:
-    """Return the groups of an operator as rows of the state of its aggregates.
+    """Return the groups of an operator, with the state of its aggregates, as rows.
 
     `columns`: state columns of the flow's operator.
     """
@@ -103,7 +103,7 @@ def _check_columns(
     keys = [type_of(expression).simpleString() for expression in state.grouping]
     if any(part in text for text in keys for part in ("array<", "map<")):
         raise UnsupportedQueryError(
-            "The state of an aggregate by arrays or maps cannot be imported.",
+            "The state of an aggregate grouped by arrays or maps cannot be imported.",
             remedy="Start the query without its state.",
             node="Aggregate",
             place="",
@@ -111,13 +111,13 @@ def _check_columns(
     types = groups.types
     if [*types[: len(keys)]] != keys or (not first and len(types) != len(keys)):
         raise reader.other_query(
-            f"it groups by {listing(types) or 'nothing'}, and this one by {listing(keys)}"
+            f"it groups by {listing(types) or 'nothing'}, but this one by {listing(keys)}"
         )
     values = [*stored.value.types[first:]]
     planned = [text for own in buffers for text in own]
     if values != planned and (planned or values not in ([], ["void"])):
         raise reader.other_query(
-            f"its aggregates have the buffers {listing(values)}, and those of this one "
+            f"its aggregates have the buffers {listing(values)}, but those of this one "
             f"{listing(planned)}"
         )
 
@@ -172,7 +172,7 @@ def _buffer_types(function: Any) -> list[str]:
 
 
 def _scale_of_unscaled(function: Any) -> int | None:
-    """Return the scale of decimals that Spark adds up as whole numbers; ``None`` for others.
+    """Return the scale of decimals that Spark adds up as integers; ``None`` for others.
 
     Source: rule `DecimalAggregates` of Spark's optimizer.
     """
@@ -186,7 +186,7 @@ def _scale_of_unscaled(function: Any) -> int | None:
 
 
 def _sum_as_decimal(number: Column, scale: int) -> Column:
-    """Return a sum of whole numbers as the sum of the decimals that they stand for."""
+    """Convert a sum of unscaled integers to a sum of decimals."""
     return number.cast("decimal(20,0)") * sf.lit(Decimal(1).scaleb(-scale))
 
 
@@ -205,7 +205,7 @@ def _state_of(expression: Any, function: Any, buffers: Sequence[Column]) -> dict
 
 
 def _unreadable_buffer(expression: Any, function: Any) -> UnsupportedQueryError:
-    """Return the error that the buffer of an aggregate is not read."""
+    """Return the error that the buffer of an aggregate cannot be read."""
     return UnsupportedQueryError(
         f"The state of {expression.sql()} cannot be imported: Spark stores it in its own format.",
         remedy="Start the query without its state.",
@@ -271,11 +271,11 @@ _CONVERSIONS: Final[dict[str, Callable[[Any, Sequence[Column]], dict[str, Column
     "VarianceSamp": _moments_state,
     "VariancePop": _moments_state,
 }
-"""Spark's functions whose buffers have the values of a state."""
+"""Spark's functions whose buffers contain the values of a state."""
 _COLLECTIONS: Final[dict[str, Callable[[PackedRows, pa.DataType, pa.Array], pa.Array]]] = {
     "CollectList": _collected_states,
     "CollectSet": _collected_states,
     "Percentile": _counted_states,
     "Mode": _counted_states,
 }
-"""Those whose values are in binary rows, and how these become the state."""
+"""Functions whose values are in binary rows, and their conversion to the state."""

@@ -1,4 +1,4 @@
-"""State and progress of a stopped Spark query, as the state that a flow begins with.
+"""State and progress of a stopped Spark query, as the initial state of a flow.
 
 Problem: a query that has run for months has its state in Spark's state stores, and its progress in
 Spark's logs.  To start it from nothing loses both.
@@ -68,8 +68,8 @@ def initial_state_from(
     expected = [state.spark_operator for state in query.states]
     if expected != [name for _, name in described]:
         raise reader.other_query(
-            f"it has the operators {listing([n for _, n in described]) or '(none)'}, and this one "
-            f"has {listing(expected) or '(none)'}"
+            f"it has the operators {listing([n for _, n in described]) or '(none)'}, but this "
+            f"one has {listing(expected) or '(none)'}"
         )
     _check_policy(spark, progress, flow, location)
     frames = feed_frames(feeds_of(flow), query.flow.sources)
@@ -82,7 +82,7 @@ def initial_state_from(
         operator = flow.operator(state.operator)
         for name, frame in _frames_of(reader, number, state, operator).items():
             read = rows_of_dataframe(frame)
-            assert read is not None, "it is a DataFrame"
+            assert read is not None, "the plan has a DataFrame"
             if isinstance(state, AggregateState):
                 read = _rows_with_collections(read, state, operator)
             rows[StateId(operator.name, name)] = read
@@ -117,7 +117,8 @@ def _frames_of(
         return function_rows(reader, number, state, operator)
     if isinstance(state, LimitState):
         raise UnsupportedQueryError(
-            "GlobalLimit cannot continue from Spark's checkpoint: its count of rows is not read.",
+            "GlobalLimit cannot continue from Spark's checkpoint: its row count cannot be "
+            "imported.",
             remedy="Start the query without from_spark_checkpoint(...).",
             node="GlobalLimit",
         )
@@ -161,12 +162,12 @@ def _stream_numbers(streams: Sequence[Any]) -> list[int]:
 def _check_policy(
     spark: SparkSession, progress: StoppedQuery, flow: CompiledFlow, location: str
 ) -> None:
-    """Raise if the session chooses among watermarks otherwise than the query did."""
+    """Raise if the session's multiple-watermark policy differs from the query's."""
     was, now = progress.settings.get(POLICY, "min"), spark.conf.get(POLICY, "min")
     if len(flow.watermarks) > 1 and was != now:
         raise CheckpointError(
-            f"The query of the checkpoint {location!r} ran with {POLICY}={was!r}, and the session "
-            f"has {now!r}.",
+            f"The query of the checkpoint {location!r} ran with {POLICY}={was!r}, but the "
+            f"session has {now!r}.",
             remedy=f"spark.conf.set({POLICY!r}, {was!r}).",
             uri=location,
         )
@@ -177,6 +178,6 @@ def _check_stopped(spark: SparkSession, progress: StoppedQuery, location: str) -
     if any(str(query.id) == progress.query_id for query in spark.streams.active):
         raise CheckpointError(
             f"The Spark query of the checkpoint {location!r} is running.",
-            remedy="Stop it first: what it processes meanwhile would be processed twice.",
+            remedy="Stop it first; otherwise rows would be processed twice.",
             uri=location,
         )

@@ -44,7 +44,7 @@ def can_unpack(dtype: pa.DataType) -> bool:
 
 
 def lists_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array]:
-    """Return the number of the buffer of each value, and the values, of collected lists."""
+    """Return, for collected lists, the values and the buffer number of each."""
     code, size = _code_of(dtype)
     counts: list[int] = []
     parts: list[bytes] = []
@@ -74,7 +74,7 @@ def lists_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array]
 
 
 def counts_in(buffers: pa.Array, dtype: pa.DataType) -> tuple[IntArray, pa.Array, IntArray]:
-    """Return the number of the buffer of each value, the values, and how often each occurs."""
+    """Return buffer numbers, values, and the count of each value."""
     code, size = _code_of(dtype)
     groups: list[int] = []
     counts: list[int] = []
@@ -103,7 +103,7 @@ def _code_of(dtype: pa.DataType) -> tuple[str, int]:
 
 
 def _place_in(data: bytes, word: int) -> tuple[int, int]:
-    """Return the place and the size that a word says."""
+    """Return the offset and the size in a word."""
     size, place = struct.unpack_from("<ii", data, word)
     return place, size
 

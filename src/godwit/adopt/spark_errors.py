@@ -1,4 +1,4 @@
-"""Errors of Godwit's that programs catch by the classes of PySpark, too.
+"""Godwit's errors that can also be caught as PySpark's.
 
 The lines of a program that handle errors stay as they are: ``except StreamingQueryException``.
 """
@@ -14,7 +14,7 @@ from godwit.model.errors import GodwitError
 
 
 class _SparkError(PySparkException):
-    """Answers of PySpark's errors, for an error that is of a class of Godwit's too."""
+    """Methods of PySpark's errors, for an error that is also a Godwit error."""
 
     condition: str | None
     state: str | None
@@ -34,7 +34,7 @@ class _SparkError(PySparkException):
 
     @property
     def _desc(self) -> str:
-        """Text of the error and of its causes, as those of the JVM have it."""
+        """Text of the error and of its causes, as for JVM errors."""
         texts, error = [str(self)], self.__cause__
         while error is not None:
             texts.append(f"{type(error).__name__}: {error}")
@@ -68,7 +68,7 @@ def as_spark_error(
     condition: str | None,
     state: str | None = None,
 ) -> GodwitError:
-    """Return an error with the class and text of `error` that is of a class of PySpark's too.
+    """Return an error with the class and text of `error` that is also a PySpark error.
 
     `condition`, `state`: name and SQLSTATE that PySpark's error has.
     """

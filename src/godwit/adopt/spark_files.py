@@ -63,15 +63,16 @@ class SparkFiles:
         last = last_batch(self._session, self._path)
         if last is not None and batch < last:
             raise SinkError(
-                f"The log of {self._path!r} has batches up to {last}, and batch {batch} is next.",
-                remedy="Another query has written there: give this one a new directory.",
+                f"The log of {self._path!r} has batches up to {last}, but the next batch is "
+                f"{batch}.",
+                remedy="Another query has written to it: give this query a new directory.",
             )
         try:
             self._sink.addBatch(batch, rows._jdf)  # noqa: SLF001
         except Exception as error:
             raise SinkError(
                 f"Spark cannot write batch {batch} to {self._path!r}: {error_line(error)}.",
-                remedy="Correct the query or the place, and start the query again.",
+                remedy="Correct the query or the path, and start the query again.",
             ) from error
 
 
@@ -88,7 +89,7 @@ def last_batch(session: SparkSession, path: str) -> int | None:
 
 
 def has_epochs_of_lanes(session: SparkSession, path: str) -> bool:
-    """Return whether a directory has what `gw.sinks.parquet` writes."""
+    """Return whether a directory has output of `gw.sinks.parquet`."""
     return any(name.startswith("epoch=") for name in _names_in(session, path) or ())
 
 
@@ -143,8 +144,8 @@ def place_of_table(
 
 
 def _refused_table(name: str, kind: str, wanted: str) -> GodwitError:
-    """Return the error that a table is of another kind than the query writes."""
+    """Return the error that the query cannot write to a table of this kind."""
     return SinkError(
-        f"The table {name!r} is {kind}, and the query writes {wanted}.",
+        f"The table {name!r} is {kind}, but the query writes {wanted}.",
         remedy="Give the table's format, or another table.",
     )

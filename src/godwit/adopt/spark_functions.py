@@ -1,4 +1,4 @@
-"""Functions written for Spark that are called per key with named states: what they have in common.
+"""Base of functions written for Spark that are called per key with named states.
 
 Times are Spark's: a clock in whole milliseconds, and a watermark that is 1970 before the first one.
 With an event-time clock, rows are left out that the watermark of the last epoch had reached.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowColumns:
-    """Columns of the rows that reach an operator, by what they are for."""
+    """Columns of an operator's input rows, by purpose."""
 
     names: tuple[str, ...] = ()  # that the function gets, in order; empty: all
     shown: tuple[str, ...] = ()  # names by which it gets these; empty: the same
@@ -167,7 +167,7 @@ class SparkFunctionOperator(ProcessOfStates):
         raise NotImplementedError
 
     def shown_rows(self, data: OperatorInput) -> pa.RecordBatch:
-        """Return an epoch's rows with the names by which the function gets them."""
+        """Return an epoch's rows with the column names for the function."""
         rows = data.rows.values
         if not self.columns.shown:
             return rows
@@ -194,11 +194,11 @@ class SparkFunctionOperator(ProcessOfStates):
 
     @property
     def shift_us(self) -> int:
-        """Microseconds that a timer is stored before its time: it fires at the watermark itself."""
+        """Microseconds by which a timer is stored early, to fire at the watermark itself."""
         return 1 if self.clock == "event" else 0
 
     def due_us(self, time: EpochTime) -> int:
-        """Return the time up to and including which stored timers are due, in microseconds."""
+        """Return the latest time of due timers, in microseconds."""
         if self.clock == "event":
             return watermark_ms(time.until) * 1000 - self.shift_us
         return time.clock
@@ -209,7 +209,7 @@ class SparkFunctionOperator(ProcessOfStates):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-        """Leave out late rows, and rows that only move the watermark; return the own columns."""
+        """Drop late rows, and those that only advance the watermark; return the own columns."""
         arrivals = None
         if self.columns.only_time is not None:
             rows = rows.filter(pc.invert(rows.column(self.columns.only_time)))
@@ -295,7 +295,7 @@ class KeyCalls:
         text: str,  # the call, for errors
         call: Callable[[int], Iterable[Any]],  # calls the function for a key with rows
     ) -> None:
-        """Run one call for every key: as `run`, if no other is due and none may be diverted."""
+        """Run one call for every key: like `run`, if nothing else is due, and nothing diverted."""
         assert self._lane.failed is None, "a failed call stops the query"
         emitted, ends = self._emitted, self._emitted_up_to
         begin = group = 0
@@ -368,11 +368,11 @@ class KeyCalls:
 
 
 def called_by_the_operator(*_: object) -> None:
-    """Stand for the function of an operator, which calls what its spec has."""
+    """Do nothing: a placeholder, since the operator calls the function of its spec."""
 
 
 def _rebuild_operator(kind: Any, spec: Any, options: dict[str, Any], placed: dict[str, Any]) -> Any:
-    """Return an operator made again from what it was made of."""
+    """Recreate an operator from its fields."""
     operator = kind(spec, **options)
     for name, value in placed.items():
         setattr(operator, name, value)

@@ -57,7 +57,7 @@ def xxhash64(columns: Sequence[pa.Array], seed: int) -> pa.Array:
 def _mix_in_column(
     columns: Sequence[pa.Array], hashes: UInts, hashed: Callable[[pa.Array, Any], Any]
 ) -> UInts:
-    """Return hashes with values mixed in; `hashed`: does it with plain values."""
+    """Mix values into hashes; `hashed`: does that for plain values."""
     for column in columns:
         if pa.types.is_struct(column.type):
             hashes = _mix_in_column(column.flatten(), hashes, hashed)
@@ -72,7 +72,7 @@ def _mix_in_column(
 def _mix_in_elements(
     lists: pa.Array, hashes: UInts, hashed: Callable[[pa.Array, Any], Any]
 ) -> UInts:
-    """Return hashes with the elements of arrays mixed in, the first ones first."""
+    """Mix the elements of arrays into hashes, in order."""
     rows, elements = rows_and_elements(lists)
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     position_in_row = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
@@ -143,13 +143,13 @@ def _rotate_left(values: UInts, bits: int) -> UInts:
 
 
 def _mix_in_word(hashes: UInts, words: UInts) -> UInts:
-    """Return hashes with a word of 4 bytes mixed in."""
+    """Mix a word of 4 bytes into hashes."""
     mixed = hashes ^ (_rotate_left(words * _FIRST, 15) * _SECOND)
     return _rotate_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
 
 
 def _finish_hash(hashes: UInts, length: Any) -> UInts:
-    """Return hashes with the number of bytes mixed in, and all bits spread."""
+    """Mix the number of bytes into hashes, and spread all bits."""
     hashes = hashes ^ length
     hashes = (hashes ^ (hashes >> np.uint32(16))) * _MIX_FIRST
     hashes = (hashes ^ (hashes >> np.uint32(13))) * _MIX_SECOND

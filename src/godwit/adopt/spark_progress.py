@@ -47,7 +47,8 @@ def read_progress(location: str) -> StoppedQuery:
     metadata = _read_if_present(storage, "metadata")
     if metadata is None:
         raise CheckpointError(
-            f"There is no checkpoint of a Spark query at {storage.uri!r}: no file 'metadata'.",
+            f"There is no checkpoint of a Spark query at {storage.uri!r}: the file 'metadata' is "
+            "missing.",
             remedy="Give the checkpointLocation of the query.",
             uri=storage.uri,
         )
@@ -69,8 +70,8 @@ def read_progress(location: str) -> StoppedQuery:
     offsets = files.get(f"offsets/{batch}")
     if offsets is None:
         raise CheckpointError(
-            f"The log of the Spark query at {storage.uri!r} has no offsets of batch {batch}, its "
-            "last.",
+            f"The log of the Spark query at {storage.uri!r} has no offsets for its last batch, "
+            f"{batch}.",
             remedy="Restore the file from a copy.",
             uri=storage.uri,
         )
@@ -79,7 +80,7 @@ def read_progress(location: str) -> StoppedQuery:
     if version != b"v1":
         raise CheckpointError(
             f"The log of offsets at {storage.uri!r} has version {version.decode()!r}, not 'v1'.",
-            remedy="Let the query run once more with "
+            remedy="Run the query once more with "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution=false.",
             uri=storage.uri,
         )
@@ -112,9 +113,9 @@ def arranged(
     lines = offsets_in(progress.offsets)
     if len(lines) != len(query):
         raise CheckpointError(
-            f"The checkpoint {location!r} is of another Spark query: its log has the offsets of "
-            f"{len(lines)} streams, and this one reads {len(query)}.",
-            remedy="Give the query that wrote it, unchanged. Change it once it runs here.",
+            f"The checkpoint {location!r} belongs to another Spark query: its log has the "
+            f"offsets of {len(lines)} streams, but this query reads {len(query)}.",
+            remedy="Use the unchanged query that wrote it, and change it once it runs in Godwit.",
             uri=location,
         )
     before, after = list(dict.fromkeys(query)), list(dict.fromkeys(flow))
@@ -159,9 +160,9 @@ def has_epochs(checkpoint: str, former: str) -> bool:
         return False
     if not identity.batches_before:
         raise CheckpointError(
-            f"The checkpoint {storage.uri!r} has epochs that began without the state of the Spark "
-            f"query at {former!r}.",
-            remedy="Give a new checkpointLocation, or leave from_spark_checkpoint(...) out.",
+            f"The checkpoint {storage.uri!r} has epochs that started without the state of the "
+            f"Spark query at {former!r}.",
+            remedy="Give a new checkpointLocation, or omit from_spark_checkpoint(...).",
             uri=storage.uri,
         )
     return True

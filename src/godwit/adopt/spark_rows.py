@@ -1,4 +1,4 @@
-"""Rows of a Spark schema as state: the conversion that Spark's Python worker and JVM do.
+"""Rows of a Spark schema as state, converted as by Spark's Python worker and JVM.
 
 A value that a `StatefulProcessor` writes goes through ``StructType.toInternal``, is unpickled by
 the JVM and fitted to the schema there; a value that it reads goes back.  The rules of the JVM are
@@ -139,11 +139,11 @@ class SparkRows:
         return self.record_of(self.internal(row))
 
     def record_of_dict(self, values: Mapping[str, Any]) -> Any:
-        """Return the stored record of a struct as Arrow gives it."""
+        """Return the stored record of a struct from Arrow."""
         return self.to_record(self.row_of_dict(values))
 
     def row_of_dict(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return a struct as Arrow gives it as a row that a processor might have written."""
+        """Convert a struct from Arrow to a row as a processor writes it."""
         row: tuple[Any, ...] = _as_rows(self.schema, values)
         return row
 
@@ -250,25 +250,25 @@ def check_types(where: str, was: Mapping[str, Any], now: Mapping[str, Any], **co
     """
     problems = list(_unreadable_type_changes(was.get(VALUE_TYPES), now.get(VALUE_TYPES), ""))
     if was.get(KEY_TYPES) != now.get(KEY_TYPES):
-        problems.append("the keys of the map have other columns")
+        problems.append("the columns of the map's keys differ")
     if problems:
         raise CheckpointMismatchError(
             f"The checkpoint does not fit {where}: {'; '.join(problems)}. "
             "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE]",
-            remedy="Leave the schema as it was, or give the state a new name.",
+            remedy="Use the former schema, or give the state a new name.",
             **context,
         )
 
 
 def _unreadable_type_changes(was: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield the changes of types under which stored values would not be read as they are."""
+    """Yield the changes of types that make stored values unreadable."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for name in was.keys() & now.keys():
             yield from _unreadable_type_changes(
                 was[name], now[name], f"{path}.{name}" if path else name
             )
     elif was != now and now not in _WIDER.get(str(was), ()):
-        yield f"column {path} was {was} and is {now}"
+        yield f"column {path} was {was}, and is now {now}"
 
 
 # -- what the JVM makes of a value ----------------------------------------------------------------
@@ -295,7 +295,7 @@ def _with_python_scalars(value: Any) -> Any:
 
 
 def fitting(dtype: spark.DataType, *, shortest: bool) -> Callable[[Any], Any]:
-    """Return the function that fits a value, as unpickled, to a type; raise for unknown types.
+    """Return the function that converts an unpickled value to a type; raise for unknown types.
 
     `shortest`: texts of floats are those of Java since version 19.
     """
@@ -343,7 +343,7 @@ def fitting(dtype: spark.DataType, *, shortest: bool) -> Callable[[Any], Any]:
 
 
 def _exact_kind(dtype: spark.DataType) -> type | None:
-    """Return the type of Python whose values are stored as they are; ``None`` if there is none."""
+    """Return the Python type whose values are stored unchanged; ``None`` if there is none."""
     kind = type(dtype)
     if kind in _WIDTHS or kind is spark.LongType:
         return int
@@ -402,12 +402,12 @@ def _to_decimal(dtype: spark.DecimalType, value: Any) -> decimal.Decimal | None:
 
 
 def _refuse_null(index: int, name: str) -> NoReturn:
-    """Raise the error for null in a field that admits none."""
+    """Raise the error for null in a non-nullable field."""
     raise PySparkRuntimeError(f"The {index}th field '{name}' of input row cannot be null.")
 
 
 def _as_rows(dtype: spark.DataType, value: Any) -> Any:
-    """Return a value as Arrow gives it with structs as tuples, and maps as dicts."""
+    """Convert a value from Arrow, with structs to tuples and maps to dicts."""
     if value is None:
         return None
     if isinstance(dtype, spark.StructType):

@@ -1,4 +1,4 @@
-"""Spark's own reader of state (``statestore``, ``state-metadata``), over a stopped query.
+"""Reading a stopped query's state by Spark's sources ``statestore`` and ``state-metadata``.
 
 The reader gives struct fields of the same name for one another, so the state is read as a whole,
 and its fields are taken by position.
@@ -35,7 +35,7 @@ _RENAMED: Final = {"transformWithStateInPandasExec": "transformWithStateInPySpar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStruct:
-    """A key or a value of Spark's state: the column that has it, and its fields."""
+    """A key or a value of Spark's state: its column, and its fields."""
 
     column: Any
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class SparkStateReader:
         return SparkState(self.catalyst, frame.coalesce(_ALL))
 
     def _load_format(self, format: str, **options: Any) -> DataFrame:  # noqa: A002
-        """Read the checkpoint by a source of Spark's; raise `CheckpointError` if Spark cannot."""
+        """Read the checkpoint by a Spark source; raise `CheckpointError` if Spark cannot."""
         reader = self._session.read.format(format)
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -85,7 +85,10 @@ class SparkStateReader:
         except PySparkException as error:
             remedy = "Check that the checkpoint is complete, and was written by Spark 4.0 or later."
             if quote(location, safe="/:") != location:
-                remedy = "Spark's reader finds no path with spaces and the like: name a link to it."
+                remedy = (
+                    "Spark's reader does not support paths with spaces and similar characters: "
+                    "give a link to it."
+                )
             raise CheckpointError(
                 f"Spark cannot read the state of the query at {self.location!r}: "
                 f"{str(error).splitlines()[0]}",
@@ -94,10 +97,10 @@ class SparkStateReader:
             ) from error
 
     def other_query(self, difference: str) -> CheckpointError:
-        """Return the error that the checkpoint is of another query."""
+        """Return the error that the checkpoint belongs to another query."""
         return CheckpointError(
-            f"The checkpoint {self.location!r} is of another Spark query: {difference}.",
-            remedy="Give the query that wrote it, unchanged. Change it once it runs here.",
+            f"The checkpoint {self.location!r} belongs to another Spark query: {difference}.",
+            remedy="Use the unchanged query that wrote it, and change it once it runs in Godwit.",
             uri=self.location,
         )
 
@@ -123,13 +126,13 @@ class SparkStateReader:
         stored = list(map("{} {}".format, fields.names, fields.types))
         planned = list(map("{} {}".format, names, types))
         raise self.other_query(
-            f"its {text} has {listing(stored) or 'nothing'}, and that of this one "
+            f"its {text} has {listing(stored) or 'nothing'}, but that of this one "
             f"{listing(planned) or 'nothing'}"
         )
 
 
 class SparkState:
-    """Keys and values of a state, as a plan of Spark's that columns are computed over."""
+    """Keys and values of a state, as a Spark plan over which columns are computed."""
 
     def __init__(self, catalyst: Catalyst, frame: DataFrame) -> None:
         self.catalyst, self.plan = catalyst, analysed(frame)
@@ -157,7 +160,7 @@ class SparkState:
         return self.catalyst.field(fields.column, number)
 
     def over(self, expression: Any, attributes: Sequence[Any], fields: StoredStruct) -> Any:
-        """Return an expression over columns of Spark's plan as one over the fields of a struct.
+        """Convert an expression over columns of Spark's plan to one over the fields of a struct.
 
         `attributes`: what the fields are. Columns that Spark has not stored, since nothing needs
         them, are null.

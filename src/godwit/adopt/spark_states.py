@@ -1,4 +1,4 @@
-"""The state of an operator in terms of Spark's plan: what Spark's own state of it is made of.
+"""The state of an operator in terms of Spark's plan, for importing Spark's state.
 
 The handlers of nodes note these parts, and `godwit.adopt.spark_checkpoint` reads Spark's state by
 them. All expressions are of the JVM.
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from godwit.adopt.stateful_processor import ProcessorSpec
 
 Columns: TypeAlias = "tuple[tuple[str, Any], ...]"
-"""Columns of an operator, each with its expression of Spark's."""
+"""Columns of an operator, each with its Spark expression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateState:
-    """An aggregate's operator, and the parts of Spark's plan that its state has in Spark."""
+    """An aggregate's operator, and the parts of Spark's plan that are in its state."""
 
     operator: str
     grouping: tuple[Any, ...]  # group keys of Spark's

@@ -1,4 +1,4 @@
-"""State of Spark's that is rows: the keys of dropped duplicates, and the two sides of joins.
+"""Spark state that consists of rows: keys of dropDuplicates, and the two sides of joins.
 
 Rows of joins are read from the store ``<side>-keyWithIndexToValue``.  Their number among those of
 the key is not imported: which number a row has makes no difference.
@@ -31,7 +31,7 @@ _MATCHED: Final = "matched"
 
 
 def first_rows(reader: SparkStateReader, number: int, state: FirstRowsState) -> DataFrame:
-    """Return the keys that an operator has seen, with the time at which each is forgotten."""
+    """Return the keys that an operator has seen, with the expiry of each."""
     stored = reader.read(number)
     reader.check_same(stored.key, state.grouping, "state of dropped duplicates")
     columns = [(name, stored.over(value, state.grouping, stored.key)) for name, value in state.keys]
@@ -46,7 +46,7 @@ def first_rows(reader: SparkStateReader, number: int, state: FirstRowsState) -> 
 
 
 def _never_expires() -> Column:
-    """Return the time of entries that are never forgotten."""
+    """Return the time of entries that never expire."""
     return sf.timestamp_micros(sf.lit(END))
 
 
@@ -70,8 +70,8 @@ def _rows_of_side(
     has_matched = len(stored.value.names) > len(attributes)
     if not has_matched and state.how != "inner":
         raise UnsupportedQueryError(
-            f"The state of the {state.how} join does not say which rows have met others: Spark "
-            "wrote it in format version 1.",
+            f"The state of the {state.how} join does not show which rows have matched others: "
+            "Spark wrote it in format version 1.",
             remedy="Start the query without its state.",
             node="Join",
             place="",

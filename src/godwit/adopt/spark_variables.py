@@ -1,4 +1,4 @@
-"""State of Spark's that functions have: named states and timers of processors, and group states.
+"""Spark state of functions: named states and timers of processors, and group states.
 
 Values become records of the operator's own state on the driver, by the types of Spark's schema
 (`SparkFunctionOperator.initial_values`); timers become the times that the operator stores.
@@ -54,7 +54,7 @@ def function_rows(
     reader: SparkStateReader, number: int, state: FunctionState, operator: KeyedOperator
 ) -> Mapping[str, DataFrame]:
     """Return state → rows of the states of a function."""
-    assert isinstance(operator, SparkFunctionOperator), "it calls a function of Spark's"
+    assert isinstance(operator, SparkFunctionOperator), "it calls a Spark function"
     if isinstance(state.spec, GroupFunctionSpec):
         return _group_states(reader, number, state, operator.shift_us)
     _check_variables(reader, number, state)
@@ -92,8 +92,8 @@ def _check_variables(reader: SparkStateReader, number: int, state: FunctionState
     declared = {variable.name for variable in spec.variables}
     if declared != stored - spec.deleted:
         raise reader.other_query(
-            f"it has the state variables {listing(stored) or '(none)'}, and those of this one are "
-            f"{listing(declared) or '(none)'}"
+            f"it has the state variables {listing(stored) or '(none)'}, but those of this one "
+            f"are {listing(declared) or '(none)'}"
         )
 
 
@@ -109,7 +109,7 @@ def _variable_values(
     planned, has_expiry = _type_of(variable), variable.ttl_ms is not None
     if dtype != planned:
         raise reader.other_query(
-            f"its state variable {variable.name!r} has the type {dtype}, and that of this one "
+            f"its state variable {variable.name!r} has the type {dtype}, but that of this one "
             f"{planned}"
         )
     frame = stored.select([*columns, (VALUE, value)])
@@ -120,7 +120,7 @@ def _variable_values(
 
 
 def _type_of(variable: Variable) -> str:
-    """Return the type of a state variable's values as Spark writes it."""
+    """Return the type of a state variable's values, in Spark's notation."""
     value = variable.rows.schema.simpleString()
     if variable.ttl_ms is not None:
         value = f"struct<value:{value},ttlExpirationMs:bigint>"

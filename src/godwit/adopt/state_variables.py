@@ -1,4 +1,4 @@
-"""State variables and timers of a `StatefulProcessor`: Spark's handle over Godwit's state.
+"""State variables and timers of a `StatefulProcessor`: Spark's handle, backed by Godwit's state.
 
 The handle and the state variables are subclasses of PySpark's, so a processor finds the methods,
 and the types, that it was written for.  A variable reads and writes the state of the key that the
@@ -54,7 +54,7 @@ class Variable:
         return rows_of_json(self.key_schema, shortest=self.shortest)
 
     def stored(self, value: Any) -> Any:
-        """Return a value of Spark's state, as Arrow gives it, as the state has it."""
+        """Convert a value of Spark's state, from Arrow, to the stored form."""
         make_record = self.rows.record_of_dict
         if self.kind == "value":
             return make_record(value)
@@ -91,7 +91,7 @@ def failed(doing: str, condition: str, state: str) -> PySparkRuntimeError:
 
 
 def _invalid_state(doing: str, called: str, state: str) -> PySparkRuntimeError:
-    """Return the error for a call that the handle does not admit in its present state."""
+    """Return the error for a call that the handle's current state does not permit."""
     return failed(
         doing,
         "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
@@ -181,7 +181,7 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
         return variable
 
     def _checked_ttl(self, doing: str, name: str, ttl_ms: int | None) -> int | None:
-        """Return a time-to-live in milliseconds; ``None`` without one. Raises as Spark does."""
+        """Return a time-to-live in milliseconds, or ``None``. Raises as Spark does."""
         if ttl_ms is None or operator.index(ttl_ms) == 0:
             return None
         if self.time_mode != "ProcessingTime":
@@ -201,15 +201,15 @@ class DeclaringHandle(pyspark_states.StatefulProcessorHandle):
         return operator.index(ttl_ms)
 
     def value_state(self, variable: Variable) -> pyspark_states.ValueState:
-        """Return what ``getValueState`` returns."""
+        """Return the result of ``getValueState``."""
         return _UnusableValue(variable)
 
     def list_state(self, variable: Variable) -> pyspark_states.ListState:
-        """Return what ``getListState`` returns."""
+        """Return the result of ``getListState``."""
         return _UnusableList(variable)
 
     def map_state(self, variable: Variable) -> pyspark_states.MapState:
-        """Return what ``getMapState`` returns."""
+        """Return the result of ``getMapState``."""
         return _UnusableMap(variable)
 
     def deleteIfExists(self, stateName: str) -> None:
@@ -277,7 +277,7 @@ class LaneHandle(DeclaringHandle):
         return _MapOfKey(variable, self._cells[variable.name], self._place)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Register a timer of the present key; one that exists already stays as it is."""
+        """Register a timer of the current key; an existing one is unchanged."""
         self._check_timers("register timer", "register_timer")
         timers, time = self._place.timers, self._stored_time_us(expiryTimestampMs)
         place = bisect.bisect_left(timers, time)
@@ -285,7 +285,7 @@ class LaneHandle(DeclaringHandle):
             timers.insert(place, time)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Delete a timer of the present key, if there is such a timer."""
+        """Delete a timer of the current key, if it exists."""
         self._check_timers("deleting timer", "delete_timer")
         timers, time = self._place.timers, self._stored_time_us(expiryTimestampMs)
         place = bisect.bisect_left(timers, time)
@@ -293,7 +293,7 @@ class LaneHandle(DeclaringHandle):
             del timers[place]
 
     def listTimers(self) -> Iterator[int]:
-        """Return the timers of the present key in milliseconds, earliest first."""
+        """Return the timers of the current key in milliseconds, earliest first."""
         self._check_timers("listing timers", "list_timers")
         return iter([(time + self._shift_us) // 1000 for time in self._place.timers])
 
@@ -303,7 +303,7 @@ class LaneHandle(DeclaringHandle):
 
 
 class _Unusable:
-    """A state variable in ``init`` on the driver, where there is no key, or one that is deleted."""
+    """A deleted state variable, or one in ``init`` on the driver, where there is no key."""
 
     def __init__(self, variable: Variable, *, deleted: bool = False) -> None:
         self._variable, self._deleted = variable, deleted
@@ -365,7 +365,7 @@ class _OfKey:
         self._rows = variable.rows
 
     def _present_key(self, doing: str) -> int:
-        """Return the number of the present key; raise without one.
+        """Return the number of the current key; raise if there is none.
 
         `doing`: the call, as Spark's errors name it.
         """
@@ -377,7 +377,7 @@ class _OfKey:
 
 
 class _ValueOfKey(_OfKey, pyspark_states.ValueState):
-    """Value of the present key."""
+    """Value of the current key."""
 
     def exists(self) -> bool:
         exists: bool = self._cells.exists(self._present_key("checking value state exists"))
@@ -396,7 +396,7 @@ class _ValueOfKey(_OfKey, pyspark_states.ValueState):
 
 
 class _ListOfKey(_OfKey, pyspark_states.ListState):
-    """List of the present key."""
+    """List of the current key."""
 
     def exists(self) -> bool:
         exists: bool = self._cells.is_there(self._present_key("checking value state exists"))
@@ -443,7 +443,7 @@ class _ListOfKey(_OfKey, pyspark_states.ListState):
 
 
 class _MapOfKey(_OfKey, pyspark_states.MapState):
-    """Map of the present key."""
+    """Map of the current key."""
 
     __slots__ = ("_keys",)
 
@@ -508,7 +508,7 @@ class _MapOfKey(_OfKey, pyspark_states.MapState):
 
 
 def _convert_written(doing: str, convert: Any, row: Any) -> Any:
-    """Convert a row that the processor wrote; an error of the JVM's names the call."""
+    """Convert a row that the processor wrote; an error like the JVM's names the call."""
     try:
         return convert(row)
     except PySparkRuntimeError as error:

@@ -83,7 +83,7 @@ class InitialTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpec:
-    """A processor, and how it is called. Picklable."""
+    """A processor, and its settings. Picklable."""
 
     pickled: bytes  # the processor, by cloudpickle
     name: str  # of its class
@@ -166,7 +166,7 @@ def spec_of(
     max_bytes: int | None = None,
     shortest: bool = False,
 ) -> ProcessorSpec:
-    """Return the spec of a processor, by calling ``init`` of a copy as Spark does on the driver.
+    """Return the spec of a processor, by calling a copy's ``init`` as Spark does on the driver.
 
     Raises `InvalidFlowError` if the processor cannot be pickled, or the time mode is unknown;
     `UserFunctionError` if ``init`` raises. `where`: the call, for errors. `operator`: its name.
@@ -184,7 +184,7 @@ def spec_of(
     if missing or isinstance(processor, type):
         what = "a class" if isinstance(processor, type) else "a value without " + missing[0]
         raise InvalidFlowError(
-            f"{where} was given {what}, not a StatefulProcessor.",
+            f"{where} got {what}, not a StatefulProcessor.",
             remedy="Give an instance of a subclass of pyspark.sql.streaming.StatefulProcessor.",
         )
     try:
@@ -192,7 +192,7 @@ def spec_of(
     except Exception as error:
         raise InvalidFlowError(
             f"{where}: the processor cannot be pickled: {error}.",
-            remedy="Create what cannot be pickled, such as a connection, in init.",
+            remedy="Create objects that cannot be pickled, such as connections, in init.",
         ) from error
     copy = cloudpickle.loads(pickled)
     handle = DeclaringHandle(mode, shortest=shortest)
@@ -241,7 +241,7 @@ class TransformOperator(SparkFunctionOperator):
     def check_stored_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a stored state whose columns have types that today's cannot hold."""
+        """Refuse a stored state whose columns have types that the current ones cannot hold."""
         where = f"state {state!r} of operator {self.name!r}"
         check_types(where, stored.means, today.means, operator=self.name, state=state)
         same = msgspec.structs.replace(stored, means=today.means)
@@ -322,7 +322,7 @@ class TransformOperator(SparkFunctionOperator):
 
     def _initial_keys(self) -> pa.RecordBatch:
         """Return the key of each row of the initial state."""
-        assert self.spec.initial is not None, "the caller has looked"
+        assert self.spec.initial is not None, "the caller has checked that there is initial state"
         named = self.spec.initial.keys.rename_columns(self.keys.names).cast(self.keys)
         return batch_of(named)
 
@@ -334,7 +334,7 @@ class TransformOperator(SparkFunctionOperator):
 
 
 class _Rows:
-    """Rows of each key, for the function that ``handleInputRows`` is when they are asked for."""
+    """Rows of each key, for the current ``handleInputRows``."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class _Rows:
         return self._batches_of_method.rows(group)
 
     def _rows_for_method(self, method: Any) -> KeyBatches:
-        """Return the rows for a method; a processor may replace it at any time."""
+        """Return the rows for a method, which a processor may replace at any time."""
         function = method.__func__ if type(method) is MethodType else None
         batches = self._by_function.get(function)
         if batches is None:
@@ -397,7 +397,7 @@ class _Calls:
         )
 
         def call(group: int) -> Iterable[Any]:
-            """Call it for the rows of a key; return what it emits."""
+            """Call it for the rows of a key; return the emitted rows."""
             place.group = group
             rows = rows_of.of_key(group)
             if rows is None:
@@ -408,7 +408,7 @@ class _Calls:
         return call
 
     def of_key(self, group: int, key: tuple[Any, ...], timers: list[int]) -> Iterator[KeyCall]:
-        """Yield the calls for one key: initial state, rows, timers that are due.
+        """Yield the calls for one key: initial state, rows, due timers.
 
         Timers fire earliest first.  One that such a call sets or deletes makes no difference until
         the next epoch.
@@ -455,7 +455,7 @@ class _Calls:
 
 
 class _CheckedHandle(LaneHandle):
-    """Handle of a lane that admits no other variables than ``init`` declared on the driver."""
+    """Handle of a lane that permits only variables that ``init`` declared on the driver."""
 
     def __init__(
         self,
@@ -474,8 +474,8 @@ class _CheckedHandle(LaneHandle):
         if known != variable and variable.name not in spec.deleted:
             raise UserFunctionError(
                 f"Operator {self._operator.name!r}: {spec.name}.init declares state "
-                f"{variable.name!r} otherwise than it did on the driver.",
-                remedy="Declare the same states at every call of init.",
+                f"{variable.name!r} differently than on the driver.",
+                remedy="Declare the same states in every call of init.",
                 operator=self._operator.name,
                 state=variable.name,
             )
@@ -483,7 +483,7 @@ class _CheckedHandle(LaneHandle):
 
 
 def times_of(mode: TimeMode, time: EpochTime) -> TimerValues:
-    """Return the times of an epoch as a processor gets them."""
+    """Return the times of an epoch for a processor."""
     if mode == "None":
         return TimerValues(-1, -1)
     return TimerValues(time.clock // 1000, watermark_ms(time.until))

@@ -88,7 +88,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """A step that makes several rows of one, such as a row of each window that it falls into."""
+    """A step that expands one row to several, such as one for each of its windows."""
 
     projections: tuple[Projection, ...]
 
@@ -104,7 +104,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explosion:
-    """A step that makes a row of every element of an array, or of every entry of a map."""
+    """A step that emits a row for every element of an array, or every entry of a map."""
 
     lists: ComputedColumn
     outer: bool  # a row without elements stays, with null
@@ -154,7 +154,7 @@ Step: TypeAlias = (
     "Projection | Selection | Expansion | Explosion | Nothing | StaticJoin | PythonCalls"
     " | PythonMap"
 )
-"""A part of a stateless part: a function of columns by their keys."""
+"""A step of a stateless part: a function of columns by their keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,21 +322,21 @@ def _unknown_node(node: Any) -> UnsupportedQueryError:
     return UnsupportedQueryError(
         f"{kind_of(node)}{f' ({place})' if place else ''} cannot run between two stateful "
         "operators.",
-        remedy="Put it before the first stateful operator, or after the last one.",
+        remedy="Move it before the first stateful operator, or after the last one.",
         node=kind_of(node),
         place=place,
     )
 
 
 def _check_on_no_rows(part: StatelessPart, plan: Any, reader: ExpressionReader) -> None:
-    """Compute a part on no rows; refuse it if the types are not those of Spark."""
+    """Compute a part on no rows; refuse it if its types differ from Spark's."""
     empty = pa.Table.from_arrays(
         [pa.array([], dtype) for _, dtype in part.inputs], names=[key for key, _ in part.inputs]
     )
     try:
         part(empty)
     except (ValueError, TypeError, pa.ArrowException) as error:
-        reader.refuse(plan.output().apply(0), f"a type that is not known ({error})")
+        reader.refuse(plan.output().apply(0), f"an unsupported type ({error})")
 
 
 def _attributes_of_node(
@@ -404,7 +404,7 @@ def _optimize_part(
     attributes: Sequence[Any],
     reader: ExpressionReader,
 ) -> tuple[Any, Any, dict[str, pa.Table]]:
-    """Return the part as Spark's optimizer leaves it, and the empty DataFrame below it.
+    """Return the part after Spark's optimizer, and the empty DataFrame below it.
 
     The third value has the rows of tables that the part joins, by the keys of their first columns.
     """
@@ -432,7 +432,7 @@ def _optimize_part(
     except Exception as error:
         raise UnsupportedQueryError(
             f"Spark cannot plan {kind_of(plan)}: {error_line(error)}.",
-            remedy="Correct it, as for Spark, which would not start the query.",
+            remedy="Correct it, since Spark would not start the query either.",
             node=kind_of(plan),
             place=place_of(plan),
         ) from error
@@ -451,7 +451,7 @@ def _empty_leaf(catalyst: Catalyst, attributes: Sequence[Any]) -> tuple[Any, Any
 
 
 def _static_rows(catalyst: Catalyst, reader: ExpressionReader, plan: Any) -> tuple[Any, pa.Table]:
-    """Return an empty plan instead of a static one, and the rows of that by its columns' keys."""
+    """Replace a static plan by an empty one; return it and the rows by their columns' keys."""
     for node in walk(plan):
         catalyst.check_repeatable(node, reader.refuse)
     rows = catalyst.dataframe(plan).limit(MAX_ROWS + 1).toArrow()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Integers = npt.NDArray[np.int64]
 
 MAX_ROWS: Final = 1_000_000
-"""Number of rows that a table may have, since each lane has them all."""
+"""Maximum number of rows of a table, since each lane holds all of them."""
 _EQUAL: Final = {"EqualTo": False, "EqualNullSafe": True}
 
 
@@ -44,7 +44,7 @@ class _Index:
 
     @classmethod
     def of(cls, keys: pa.Array, rows: Integers) -> _Index:
-        """Return the index of some rows; `keys`: of all."""
+        """Return the index of some rows; `keys`: those of all rows."""
         hashes = _hash_keys(keys)[rows]
         order = np.argsort(hashes, kind="stable")
         rows = rows[order]
@@ -74,7 +74,7 @@ class StaticJoin:
         object.__setattr__(self, "index", index)
 
     def apply(self, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """Return the joined rows, in the order of the rows that they are of."""
+        """Return the joined rows, in the order of the stream's rows."""
         length = len(next(iter(columns.values())))
         rows, partners = self._equal_key_pairs(columns, length)
         for condition, text in self.conditions:
@@ -115,7 +115,7 @@ class StaticJoin:
         return rows[same], self.index.rows[places[same]]
 
     def _binary_keys(self, values: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """Return the key of each row as a binary value, and whether another one may be equal."""
+        """Return the key of each row as a binary value, and whether it may equal another one."""
         keys = order_keys(pa.StructArray.from_arrays(values, list(map(str, range(len(values))))))
         usable = np.ones(len(keys), np.bool_)
         for column, (_, _, nulls_are_equal, _) in zip(values, self.equal, strict=True):

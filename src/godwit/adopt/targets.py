@@ -1,4 +1,4 @@
-"""Formats that an adopted query writes to, with the options that Spark's sinks have for them."""
+"""Output formats of an adopted query, with the options of Spark's sinks."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Target:
         for key in self.options:
             if key not in names and not (prefix and key.startswith(prefix)):
                 raise refused_setting(
-                    f"The format {self.format!r} has no option {key!r} here.",
+                    f"Godwit does not support the option {key!r} of the format {self.format!r}.",
                     f"{did_you_mean(key, list(names))}Its options are {listing(names.values())}.",
                 )
         if self.partition_by and not partitions:
             raise refused_setting(
                 f"The format {self.format!r} cannot partition by {listing(self.partition_by)}.",
-                "Leave partitionBy(...) out.",
+                "Remove partitionBy(...).",
             )
         if self.mode not in modes:
             raise refused_setting(
@@ -125,7 +125,7 @@ def _memory_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     target.check(())
     if target.query_name is None:
         raise refused_setting(
-            "A memory sink has no query name.",
+            "A memory sink needs a query name.",
             'Set it, as in queryName("counts").',
             AnalysisException,
             "_LEGACY_ERROR_TEMP_1194",
@@ -160,15 +160,16 @@ def _file_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     last = last_batch(session, path)
     if last is None and has_epochs_of_lanes(session, path):
         raise refused_setting(
-            f"The directory {path!r} has directories of epochs, which lanes wrote: readers would "
-            "not see them beside the log of Spark's sink.",
+            f"The directory {path!r} has directories of epochs that lanes wrote, which readers "
+            "would ignore because of the log of Spark's sink.",
             "Give a new directory, or write with read_plan(...) and gw.sinks.parquet(...).",
         )
     if target.begins and last is not None and last >= 0:
         raise refused_setting(
-            f"The directory {path!r} has '{LOG}', the log of another query, by whose numbers of "
-            "batches those of this query would be left out.",
-            "Give a new directory, or begin with the query's progress: from_spark_checkpoint(...).",
+            f"The directory {path!r} has '{LOG}', the log of another query, because of whose "
+            "batch numbers batches of this query would be skipped.",
+            "Give a new directory, or start from the query's progress by "
+            "from_spark_checkpoint(...).",
         )
     options = {key: value for key, value in target.options.items() if key != "checkpointlocation"}
     write = SparkFiles(
@@ -202,7 +203,7 @@ def _check_partitions(target: Target) -> None:
             )
     if len(columns) == len(target.partition_by) > 0:
         raise refused_setting(
-            "partitionBy(...) has all columns, and files need one more.",
+            "partitionBy(...) has all columns, but files need at least one column.",
             "Leave one out of partitionBy(...).",
             AnalysisException,
             "ALL_PARTITION_COLUMNS_NOT_ALLOWED",
@@ -227,12 +228,12 @@ def _iceberg_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     if "." not in table or not (known or catalog != "spark_catalog"):
         raise refused_setting(
             f"The table {name!r} has no catalog and namespace.",
-            'Name both, as in toTable("catalog.namespace.table").',
+            'Give both, as in toTable("catalog.namespace.table").',
         )
     if known.get("type") in {"hadoop", "jdbc"}:
         raise refused_setting(
-            f"The catalog {catalog!r} has type {known['type']!r}, whose tables only Iceberg's Java "
-            "library can write to.",
+            f"The catalog {catalog!r} has type {known['type']!r}, whose tables can only be "
+            "written by Iceberg's Java library.",
             "Use a catalog of type rest, hive or glue, or foreachBatch with rows.writeTo(...).",
         )
     sink = sinks.iceberg(table, catalog={"name": catalog, **known} if known else catalog)
@@ -259,7 +260,7 @@ def catalog_settings(session: Any, catalog: str) -> dict[str, str]:
 
 
 class ValueColumn(MessageFormat):
-    """Messages as Spark writes them: the bytes or text of the column ``value``."""
+    """Messages as in Spark: the bytes or text of the column ``value``."""
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -300,8 +301,8 @@ def _kafka_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     by_row = topic is None and "topic" in columns
     if by_row:
         example = (
-            f'option("{_EPOCHS_TOPIC}", "totals"): rows name their topics, and the sink stores '
-            "under this one which epochs it has written"
+            f'option("{_EPOCHS_TOPIC}", "totals"): rows have their own topics, and the sink '
+            "stores its epochs under this one"
         )
         topic = target.require(_EPOCHS_TOPIC, example)
     elif topic is None:
@@ -335,17 +336,17 @@ _MESSAGE_TYPES: Final = {
     "topic": ("string",),
     "partition": ("int",),
 }
-"""Column of a message → types that Spark's sink takes."""
+"""Column of a message → types that Spark's sink accepts."""
 
 
 def _check_message_types(schema: Any) -> None:
-    """Raise if a column of a message has a type that Spark's sink does not take either."""
+    """Raise if a column of a message has a type that Spark's sink does not accept either."""
     for column in schema:
         types = _MESSAGE_TYPES.get(column.name.lower())
         own = column.dataType.simpleString()
         if types is not None and own not in types:
             raise refused_setting(
-                f"The column {column.name!r} for Kafka has type {own}, as Spark refuses too.",
+                f"The column {column.name!r} for Kafka has type {own}, which Spark also refuses.",
                 f"Cast it to {' or '.join(types)}.",
             )
 
@@ -372,7 +373,7 @@ def _message_columns(
 
 
 _NO_TOPIC: Final = (
-    'A row has null for its topic: give all rows one, or set option("topic", ...) for all of them.'
+    'A row has a null topic: set it in all rows, or set option("topic", ...) for all of them.'
 )
 
 
@@ -385,8 +386,9 @@ def _postgres_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
     keys = [key.strip() for key in target.options.get("keys", "").split(",") if key.strip()]
     if target.mode == "update" and not keys:
         raise refused_setting(
-            "In output mode 'update' rows of the table are replaced, and no columns identify them.",
-            'Name these columns, as in option("keys", "k, window_start").',
+            "In output mode 'update', rows of the table are replaced, but no columns identify "
+            "them.",
+            'Give these columns, as in option("keys", "k, window_start").',
         )
     access = {key: text for key, text in target.options.items() if key in {"user", "password"}}
     sink = sinks.postgres(
@@ -399,7 +401,7 @@ def _postgres_sink(target: Target, query: AdoptedQuery) -> tuple[Stream, Sink]:
 
 
 def _connection_url(url: str, access: dict[str, str]) -> Any:
-    """Return a connection by a URL, with user and password given apart from it."""
+    """Return the connection for a URL, with user and password from separate options."""
     if not access:
         return url
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - psycopg is optional
@@ -422,5 +424,8 @@ FORMATS: Final[dict[str, Callable[[Target, AdoptedQuery], tuple[Stream, Sink]]]]
     "noop": _noop_sink,
 }
 WAYS_OUT: Final = {
-    "jdbc": "Spark has no such streaming sink either: use foreachBatch, or the format 'postgres'.",
+    "jdbc": (
+        "Spark does not have this streaming sink either: use foreachBatch, or the format "
+        "'postgres'."
+    ),
 }

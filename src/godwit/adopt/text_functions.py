@@ -1,4 +1,4 @@
-"""Functions of Spark over texts, and of times as texts; see `godwit.adopt.functions`."""
+"""Functions of Spark over texts, and formatting of times; see `godwit.adopt.functions`."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _ALL_BITS = (1 << 64) - 1
 
 
 def each(call: Callable[..., Any], dtype: pa.DataType, *columns: pa.Array) -> pa.Array:
-    """Call a function of Python for every row without a null."""
+    """Call a Python function for every row without a null."""
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return pa.array([None if None in row else call(*row) for row in rows], dtype)
 
 
 def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
-    """Return a function that calls one of Python for every row."""
+    """Return a function that calls a Python function for every row."""
 
     def evaluate(call: FunctionSpec, *columns: pa.Array) -> pa.Array:
         return each(apply, call.dtype, *columns)
@@ -72,7 +72,7 @@ def _per_row(apply: Callable[..., Any]) -> Callable[..., pa.Array]:
 
 
 def _pad_or_cut(text: str, length: int, pad: str, *, left: bool) -> str:
-    """Return a text of a length, padded or cut."""
+    """Pad or truncate a text to a length."""
     if length <= len(text) or not pad:
         return text[: max(length, 0)]
     fill = (pad * (length - len(text)))[: length - len(text)]
@@ -87,13 +87,13 @@ def part_of_text(text: str, first: int, count: int) -> str:
 
 
 def _overlay(text: str, part: str, first: int, count: int) -> str:
-    """Return a text with another one in the place of some of its characters."""
+    """Replace some characters of a text by another text."""
     after = first + (count if count >= 0 else len(part))
     return part_of_text(text, 1, first - 1) + part + part_of_text(text, after, (1 << 31) - 1)
 
 
 def _levenshtein(left: str, right: str) -> int:
-    """Return how many characters have to be put in, left out or changed to make texts equal."""
+    """Return the Levenshtein distance of texts."""
     before = list(range(len(right) + 1))
     for number, letter in enumerate(left, 1):
         row = [number]
@@ -151,14 +151,14 @@ def _sha2(call: FunctionSpec, data: pa.Array) -> pa.Array:
 
 
 def literal_pattern(pattern: str) -> str | None:
-    """Return the text that a regular expression stands for; ``None`` if it is not just a text."""
+    """Return the literal text of a regular expression; ``None`` if it is not a literal."""
     plain = re.sub(r"\\([^\w\s])|\[([^\w\s\\^\]\[])\]", lambda m: m.group(1) or m.group(2), pattern)
     unescaped = re.sub(r"\\[^\w\s]|\[[^\w\s\\^\]\[]\]", "", pattern)
     return plain if plain and not set(unescaped) & set("\\[](){}.*+?^$|") else None
 
 
 def date_format_of(pattern: str) -> tuple[str, ...] | None:
-    """Return the parts of a pattern of times; ``None`` if it has others than are known.
+    """Return the parts of a pattern of times; ``None`` if some are unsupported.
 
     A part is the name of a field, ``fraction`` with its number of digits, or a text after ``=``.
     """
@@ -304,13 +304,13 @@ def _regexp_extract(call: FunctionSpec, texts: pa.Array) -> pa.Array:
 
 
 def _regexp_replace(call: FunctionSpec, texts: pa.Array) -> pa.Array:
-    """Return texts with ``options[1]`` instead of what matches ``options[0]``."""
+    """Replace matches of ``options[0]`` in texts by ``options[1]``."""
     pattern, text = call.options[0].pattern, call.options[1]
     return each(lambda old: pattern.sub(lambda _: text, old), call.dtype, texts)
 
 
 def _translate(call: FunctionSpec, texts: pa.Array) -> pa.Array:
-    """Return texts with characters replaced, or left out, by the table ``options[0]``."""
+    """Replace or remove characters of texts by the table ``options[0]``."""
     return each(lambda text: text.translate(call.options[0]), call.dtype, texts)
 
 

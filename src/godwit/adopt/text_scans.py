@@ -1,4 +1,4 @@
-"""Files of plain lines as Spark's source ``text`` has them.
+"""Text files, read like by Spark's source ``text``.
 
 A line ends with a line feed, a carriage return, or both; an empty one is a row.
 """

@@ -86,7 +86,7 @@ _MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 _NO_LIMIT: Final = timedelta(days=200 * 365)
 _MAX_NAME: Final = 40  # characters of a name that is made of an expression
 _NAMED_IN_FULL: Final = re.compile(r"[\w (),.*]*")
-"""Texts that differ in nothing but brackets and spaces if their names are the same."""
+"""Texts that differ only in brackets and spaces if their names are the same."""
 
 _STATEFUL: Final = frozenset(
     {
@@ -218,16 +218,16 @@ class Translation:
 
     @cached_property
     def optimized_plan(self) -> Any:
-        """The plan of the whole query as Spark's optimizer leaves it."""
+        """The plan of the whole query after Spark's optimizer."""
         return self.catalyst.optimized(self.plan)
 
     def _watermark_policy(self) -> Literal["min", "max"]:
-        """Return which watermark of the query's streams is that of the query."""
+        """Return the policy that selects the query's watermark among those of its streams."""
         policy = str(self.catalyst.spark.conf.get(POLICY, "min")).lower()
         return "max" if policy == "max" else "min"
 
     def _with_own_marks(self, plan: Any) -> Any:
-        """Return a plan whose watermarks have ids of their own: sides of a self-join share them.
+        """Return a plan with unique watermark ids, which the sides of a self-join share.
 
         Spark has one watermark for all nodes of one id, which `QueryWatermark.calls` says.
         """
@@ -243,7 +243,7 @@ class Translation:
         return self.catalyst.rewrite(plan, change)
 
     def _check_for_streaming(self) -> None:
-        """Raise for what Spark itself refuses in a streaming query, in its words."""
+        """Raise for queries that Spark itself refuses, with Spark's message."""
         try:
             self.catalyst.check_for_streaming(self._before_rules, self.mode)
         except AnalysisException as error:
@@ -271,12 +271,12 @@ class Translation:
         )
 
     def check_collation(self, node: Any, key: Any) -> None:
-        """Raise if a key of a node is text that is not compared by its bytes."""
+        """Raise if a key of a node is text with a collation other than binary."""
         if self.catalyst.is_collated(key):
             raise self.refused(
                 node,
                 f"its key {key.sql()} has a collation",
-                "Use lower(...) of it, or another text whose bytes are equal.",
+                "Use lower(...) of it, or another text with binary equality.",
             )
 
     def check_key(self, expression: Any, name: str, dtype: DataType) -> None:
@@ -290,11 +290,12 @@ class Translation:
             raise self.refused(
                 expression,
                 f"rows are not grouped by {name!r}, whose type is {dtype.simpleString()}",
-                "Convert it to one value first: a field, an element, or text such as to_json(...).",
+                "Convert it to a single value first: a field, an element, or text such as "
+                "to_json(...).",
             )
 
     def unique(self, name: str) -> str:
-        """Return a name that no other column or operator of the flow has: numbered if needed."""
+        """Return a unique name among the flow's columns and operators, numbered if needed."""
         plain = re.sub(r"\W+", "_", name).strip("_").lower() or "column"
         if len(plain) > _MAX_NAME or not _NAMED_IN_FULL.fullmatch(name):
             # Texts that differ in signs, quoted capitals or later on have names that differ too.
@@ -322,7 +323,7 @@ class Translation:
         if is_stateful(node, self.mode):
             handler = _HANDLERS.get(kind)
             if handler is None:
-                raise self.refused(node, "no operator does it yet", "Remove it from this query.")
+                raise self.refused(node, "it is not supported yet", "Remove it from this query.")
             rows_below = [rows for rows, _ in below]
             if timed_by is not None:
                 adopted = transform_with_state(self, node, rows_below, timed_by)
@@ -337,7 +338,7 @@ class Translation:
         if len(changed) > 1:
             raise self.refused(
                 node,
-                "it puts together the rows of several stateful operators",
+                "it combines the rows of several stateful operators",
                 "Write each of them in a separate query.",
             )
         if kind == "LocalLimit" and self.mode != "complete":
@@ -353,7 +354,7 @@ class Translation:
         return replace(rows, plan=plan, path=(number, *rows.path))
 
     def without_watermarks(self, plan: Any) -> Any:
-        """Return a plan without its watermark nodes, which change no rows."""
+        """Return a plan without its watermark nodes, which do not change rows."""
 
         def change(node: Any) -> Any:
             """Replace a watermark by its child."""
@@ -404,7 +405,7 @@ class Translation:
 
     @property
     def _null_time_columns(self) -> list[tuple[str, Any]]:
-        """Columns of a timed stream, for rows that move no watermark."""
+        """Columns of a timed stream, for rows that do not advance the watermark."""
         return [(TIME, self.catalyst.no_time()), (ONLY_TIME, self.catalyst.literal(False))]
 
     def rows_of_source(
@@ -426,7 +427,7 @@ class Translation:
     def rows_at(
         self, node: Any, operator: CustomNode, columns: Sequence[tuple[Any, Place]]
     ) -> Adopted:
-        """Return the rows of an operator that does what a node does.
+        """Return the output rows of an operator that implements a node.
 
         `columns`: those of the node's output, and their places in the operator's.
         """
@@ -438,7 +439,7 @@ class Translation:
         )
 
     def result_of(self, stream: Stream, attributes: Sequence[Any], names: Sequence[str]) -> Adopted:
-        """Return the rows of an operator whose columns are those of a node's output.
+        """Return the output rows of an operator with the columns of a node's output.
 
         `names`: of the columns of the stream. Where they are not Spark's, Spark renames them.
         """
@@ -455,7 +456,7 @@ class Translation:
         return Adopted(stream=stream, columns=columns, plan=plan, path=(0,))
 
     def _branches_by_watermark(self, plan: Any, timed: bool) -> Iterator[Any]:
-        """Yield the parts of a plan with one watermark each, as a union puts them together.
+        """Yield the branches of a union with one watermark each.
 
         If scans become own sources, they are parts with one scan each.
         """
@@ -501,8 +502,8 @@ class Translation:
         if len(marks) > 1:
             raise self.refused(
                 marks[0],
-                "there are several watermarks on the way to one operator, which Spark refuses, too",
-                "Leave one of them.",
+                "there are several watermarks before one operator, which Spark also refuses",
+                "Keep only one of them.",
             )
         (mark,) = marks
         event_time = mark.eventTime()
@@ -525,20 +526,20 @@ class Translation:
         return self._add_source(plan, name, frame, **time)
 
     def _rows_of_plans(self, plans: Sequence[Any]) -> DataFrame | Source:
-        """Return the rows of plans with the same columns, one after the other, as a source."""
+        """Return the concatenated rows of plans with the same columns as a source."""
         if self.own_sources:
             return computed_source(self.catalyst, plans)
         frames = [self.catalyst.dataframe(plan) for plan in plans]
         return reduce(DataFrame.unionAll, frames)
 
     def _add_source(self, plan: Any, name: str, frame: DataFrame | Source, **time: Any) -> Stream:
-        """Return the stream of a source; errors name a node of the plan that it has rows of."""
+        """Return the stream of a source; errors name a node of its plan."""
         for field in frame.schema if isinstance(frame, DataFrame) else ():
             if "variant" in field.dataType.simpleString():
                 raise self.refused(
                     plan,
-                    f"it has {field.name!r}, whose type is variant, of which PySpark has no null "
-                    "in local rows",
+                    f"it has {field.name!r}, whose type is variant, for which PySpark has no "
+                    "null in local rows",
                     "Convert it first, as by variant_get(...) or to_json(...).",
                 )
             try:
@@ -548,7 +549,7 @@ class Translation:
                     plan,
                     f"it reads {field.name!r}, whose type is {field.dataType.simpleString()}, "
                     "which Arrow does not have",
-                    "Convert it first, such as an interval of months to their number.",
+                    "Convert it first, such as an interval of months to a number.",
                 ) from None
         try:
             return self.flow.source(name, frame, **time)
@@ -565,11 +566,11 @@ class Translation:
                 return carried
             carried = self._carry_once(carried, attribute)
         raise self.refused(
-            plan, "the event time of its watermark is lost on the way", "Keep the column."
+            plan, "the event time of its watermark is dropped before it", "Keep the column."
         )
 
     def _carry_once(self, plan: Any, attribute: Any) -> Any:
-        """Add a column to the lowest projections that have it below and not in their output."""
+        """Add a column to the lowest projections that drop it."""
 
         def carry(node: Any) -> Any:
             """Add the column to a projection, or projections, right above it."""
@@ -586,7 +587,7 @@ class Translation:
         return self.catalyst.rewrite(plan, carry)
 
     def _seen_apart(self, whole: Any, mark: Any) -> Any:
-        """Return the plan of the rows that Spark's watermark sees; ``None`` if it is these rows.
+        """Return the plan of the rows for Spark's watermark; ``None`` if they are the same rows.
 
         `whole`: the plan of the rows, with the watermark's node, `mark`.
         """
@@ -617,7 +618,7 @@ def _path_to(plan: Any, mark: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _drops_rows(node: Any, below: Any, time: int) -> bool:
-    """Return whether a node above a watermark may leave rows out that have an event time.
+    """Return whether a node above a watermark may drop rows with an event time.
 
     `below`: the node below it. `time`: number of the column of event time.
     """

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from godwit.adopt.lanes import Adopted, Translator
 
 _TAKEN: Final = frozenset({"value", "state", "timers", "expires"})
-"""Columns of states, of which a key column is not to have the name."""
+"""Columns of states, whose names key columns must not have."""
 _BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class _Rows:
-    """The columns of the rows that a function gets, and those that its operator reads beside."""
+    """The columns of a function's rows, and others that its operator reads."""
 
     def __init__(
         self, translation: Translator, node: Any, keys: Sequence[Any], data: Sequence[Any]
@@ -87,7 +87,7 @@ class _Rows:
     def _event_time(
         self, translation: Translator, data: Sequence[Any], names: dict[int, str]
     ) -> str | None:
-        """Return the column by which rows are late: a time with a watermark, or a window's end."""
+        """Return the column that decides lateness: a time with a watermark, or a window's end."""
         for attribute in data:
             if WATERMARK_DELAY not in metadata_of(attribute):
                 continue
@@ -100,7 +100,7 @@ class _Rows:
 
     @property
     def key_columns(self) -> tuple[tuple[str, Any], ...]:
-        """Columns of the keys, and their expressions of Spark's."""
+        """Columns of the keys, and their Spark expressions."""
         values = dict(self.columns)
         return tuple((name, values[name]) for name in self.keys)
 
@@ -131,7 +131,9 @@ def transform_with_state(
     processor = getattr(util, "_stateful_processor", None)
     if processor is None:
         raise translation.refused(
-            node, "its function is not that of PySpark's transformWithState", "Use PySpark's call."
+            node,
+            "its function is not one of PySpark's transformWithState",
+            "Use PySpark's transformWithState.",
         )
     name = translation.unique("transform_with_state")  # whatever the class is called
     spec = stateful_processor.spec_of(
@@ -244,8 +246,9 @@ def _function_of(translation: Translator, node: Any) -> Any:
     except Exception as error:  # a class of the user's may raise anything
         raise translation.refused(
             node,
-            f"its function cannot be read back from the plan ({type(error).__name__}: {error})",
-            "Create in it what cannot be pickled, and keep its broadcast variables.",
+            f"its function cannot be unpickled from the plan ({type(error).__name__}: {error})",
+            "Create objects that cannot be pickled inside the function, and keep its broadcast "
+            "variables.",
         ) from error
     return loaded[0]
 
@@ -274,7 +277,7 @@ def _max_chunk(translation: Translator) -> int:
 
 
 def _max_bytes(translation: Translator) -> int | None:
-    """Return about how many bytes a DataFrame may have, by the session's settings."""
+    """Return the approximate maximum size of a DataFrame, by the session's settings."""
     text = translation.catalyst.spark.conf.get(_BYTES, None)
     digits = re.fullmatch(r"(\d+)b?", str(text).lower())
     number = 2**31 - 1 if digits is None else int(digits[1])

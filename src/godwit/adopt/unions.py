@@ -1,4 +1,4 @@
-"""Spark's ``Union`` of the rows of stateful nodes, with each other and with those of streams.
+"""Spark's ``Union`` of rows of stateful nodes and of streams.
 
 Every side is computed up to the union: by Spark if nothing below it has state, else in the lanes.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class UnitedSourceRows(PassRows):
-    """Rows of a source as the union has them: without those that only move the watermark."""
+    """Rows of a source for a union, without those that only advance the watermark."""
 
     def unify_columns(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
-        """Leave out the rows that only move the watermark, and the columns of event time."""
+        """Drop the rows that only advance the watermark, and the columns of event time."""
         if ONLY_TIME in rows.schema.names:
             rows = only_rows(rows, ONLY_TIME)
         columns = [rows.column(field.name).cast(field.type) for field in self.inputs]
@@ -37,7 +37,7 @@ class UnitedSourceRows(PassRows):
 
 
 def unite(translation: Translator, node: Any, below: list[Adopted | None]) -> Adopted:
-    """Translate a union in which a side has the rows of a stateful node."""
+    """Translate a union with the rows of a stateful node."""
     output = output_of(node)
     names = [translation.unique(str(attribute.name())) for attribute in output]
     sides = [

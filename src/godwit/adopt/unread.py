@@ -1,4 +1,4 @@
-"""Parts of a query that nothing reads, which Spark's optimizer leaves out, so they cannot fail.
+"""Removal of unread parts of a query, as by Spark's optimizer, so that they cannot fail.
 
 Spark evaluates no column that nothing above it reads, no branch whose condition is a constant that
 is false, and no argument of an aggregate for rows whose group a filter leaves out.  Computed here,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.adopt.plan import Catalyst
 
 _PAIRS: Final = frozenset({"GlobalLimit", "UpdateEventTimeWatermarkColumn"})
-"""Nodes that are one with the node below them: a ``LocalLimit``, a ``TransformWithState``."""
+"""Nodes that form a unit with the node below: a ``LocalLimit``, a ``TransformWithState``."""
 _NULL_TESTS: Final = frozenset({"IsNull", "IsNotNull"})
 
 
@@ -31,7 +31,7 @@ def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], b
     """
 
     def change(node: Any) -> Any:
-        """Take dead branches out of a projection, so that what they read is not read."""
+        """Remove dead branches from a projection, with the columns that only they read."""
         if kind_of(node) != "Project" or not catalyst.has_choices(node):
             return None
         never_null = _never_null(node.child())
@@ -52,7 +52,7 @@ def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], b
         return catalyst.project(output_of(node), catalyst.one_row())
 
     def whole(node: Any) -> Any:
-        """Put back a part, with the columns that are read."""
+        """Restore a part, with the columns that are read."""
         if kind_of(node) != "Project" or kind_of(node.child()) != "OneRowRelation":
             return None
         part, listed = parts.pop(0), to_list(node.projectList())
@@ -67,7 +67,7 @@ def without_unread(catalyst: Catalyst, plan: Any, is_stateful: Callable[[Any], b
 
 
 def _as_adjacent_pair(catalyst: Catalyst, node: Any) -> Any:
-    """Return two nodes that belong together as such, if a projection has come between them."""
+    """Return two adjacent nodes again, if a projection was inserted between them."""
     if kind_of(node) not in _PAIRS or kind_of(node.child()) != "Project":
         return None
     between, below = [], node.child()
@@ -88,7 +88,7 @@ def _as_adjacent_pair(catalyst: Catalyst, node: Any) -> Any:
 
 
 def _never_null(node: Any) -> frozenset[int]:
-    """Return the ids of a node's columns that are expressions which are never null.
+    """Return the ids of a node's columns that are never null.
 
     A stream's own columns may be null, so their attributes further up say so of all columns.
     """
@@ -115,7 +115,7 @@ def without_dead_branches(
         return expression
 
     def constant(part: Any) -> Any:
-        """Replace a null test of what is never null."""
+        """Replace a null test of an expression that is never null."""
         if kind_of(part) not in _NULL_TESTS:
             return None
         tested = part.child()
@@ -125,7 +125,7 @@ def without_dead_branches(
         return catalyst.literal(kind_of(part) == "IsNotNull")
 
     def change(part: Any) -> Any:
-        """Replace a choice with a constant condition by those that are left."""
+        """Remove branches with constant conditions from a choice."""
         if kind_of(part) not in {"CaseWhen", "If"}:
             return None
         *pairs, last = children_of(part)

@@ -1,4 +1,4 @@
-"""Windows of one length as panes, where the result is that of Spark's windows as group keys.
+"""Windows of one length as panes, if the result equals that of Spark's windows as group keys.
 
 Spark makes a row of every window that a row falls into.  `WindowedCompute` keeps a partial state
 per pane, which each row touches once, and merges a window's panes when it comes out.  The two agree
@@ -51,7 +51,7 @@ class SparkWindows(WindowedCompute):
         time: EpochTime,
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals | None]:
-        """Assign rows to panes; leave out those whose windows earlier batches have all removed."""
+        """Assign rows to panes; drop rows whose windows were all removed by earlier batches."""
         rows = only_rows(rows, self._only_time)
         column = rows.column(self.time.column)
         mask = mask_of(column)
@@ -86,12 +86,12 @@ class SparkWindows(WindowedCompute):
 
 
 def _as_spark_time(time: EpochTime) -> EpochTime:
-    """Return the time of an epoch as Spark has it: its watermark begins at 1970."""
+    """Return the time of an epoch as in Spark, whose watermark begins at 1970."""
     return replace(time, closed=max(time.closed, _EPOCH), until=max(time.until, _EPOCH))
 
 
 def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, Any, Any] | None:
-    """Return the windows that a plan makes of a time: their lengths, the time, the plan before.
+    """Return the windows that a plan assigns to a time: their lengths, the time, the plan before.
 
     Parameters
     ----------
@@ -139,14 +139,14 @@ def windows_of(catalyst: Catalyst, plan: Any, window: Any) -> tuple[TimeWindow, 
 
 
 def _only_chooses_columns(plan: Any) -> bool:
-    """Return whether a node only chooses columns, as the rule for unread ones leaves it."""
+    """Return whether a node only selects columns, as after column pruning."""
     return kind_of(plan) == "Project" and all(
         kind_of(e) == "AttributeReference" for e in to_list(plan.projectList())
     )
 
 
 def _is_above_filter(plan: Any) -> bool:
-    """Return whether there is another filter below a node, with nothing but chosen columns between.
+    """Return whether another filter is below a node, with only projections in between.
 
     The lowest one leaves out the rows that are in no window.
     """
@@ -159,7 +159,7 @@ def _is_above_filter(plan: Any) -> bool:
 def _window_of_expressions(
     catalyst: Catalyst, windows: Sequence[Any], time: Any
 ) -> TimeWindow | None:
-    """Return the windows that expressions give for some times; ``None`` if not of one length."""
+    """Return the windows of expressions for some times; ``None`` if not of one length."""
     draw = random.Random(0)  # noqa: S311  the same times at every start
     span = 10**15
     micros = [draw.randrange(-span // 4, 2 * span) for _ in range(_SAMPLES)]

@@ -1,4 +1,4 @@
-"""Python UDFs, called by the code of PySpark's own worker, in this process.
+"""Python UDFs, called in this process by the code of PySpark's worker.
 
 So a function is unpickled, called and checked, and what it returns is converted, as Spark does it.
 PySpark's worker reads the functions of a task once, and so does `worker_function` for each call of
@@ -26,7 +26,7 @@ class PickledFunction:
 
 
 def can_call() -> bool:
-    """Return whether this version of PySpark has the worker whose functions are called here."""
+    """Return whether this version of PySpark has a supported worker."""
     from pyspark.worker import read_udfs  # noqa: PLC0415  slow to load
 
     return "udf_info_list" in inspect.signature(read_udfs).parameters
@@ -40,7 +40,7 @@ def worker_function(
     arguments: str,
     broadcasts: Mapping[int, bytes],
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return the function of a task of Spark's: from rows, or Arrow batches, to results of them.
+    """Return the function of a Spark task: from rows, or Arrow batches, to results.
 
     `eval_type`: one of ``PythonEvalType``. `settings`: of the session. `arguments`: types of the
     columns, a struct in JSON. `broadcasts`: number of a broadcast variable → its pickled value.
@@ -66,7 +66,7 @@ def worker_function(
 
 
 def _register(broadcasts: Mapping[int, bytes]) -> None:
-    """Let functions find the broadcast variables that they refer to."""
+    """Register the broadcast variables that functions refer to."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry  # noqa: PLC0415
 
     for number, pickled in broadcasts.items():

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from godwit.spark.flow import Flow
 
 _BRIEF: Final = frozenset({"console", "memory", "noop"})
-"""Formats for which Spark makes a temporary checkpoint, as for functions."""
+"""Formats for which Spark creates a temporary checkpoint, as for functions."""
 _MODES: Final = ("append", "update", "complete")
 _SETTINGS: Final = (
     "adaptation",
@@ -184,7 +184,7 @@ def read_plan(dataframe: DataFrame, *, mode: str = "append", name: str = "adopte
     ...     gw.read_plan("in/")
     ... except gw.errors.UnsupportedQueryError as error:
     ...     print(error.remedy)
-    Give the streaming DataFrame whose writeStream it was.
+    Give the streaming DataFrame itself.
     """
     check_streaming(dataframe)
     query = translate(dataframe, mode=_checked_mode(mode), name=name)
@@ -282,10 +282,10 @@ class StreamWriter:
 
     @user_call
     def clusterBy(self, *cols: str) -> Self:  # noqa: N802  Spark's name
-        """Refuse to cluster a table, which no sink here does."""
+        """Refuse to cluster a table, which no sink supports."""
         raise refused_setting(
-            f"No sink here clusters a table by {listing(cols)}.",
-            "Leave clusterBy(...) out, and cluster the table from Spark; or use partitionBy(...).",
+            f"Godwit's sinks cannot cluster a table by {listing(cols)}.",
+            "Remove clusterBy(...), and cluster the table from Spark; or use partitionBy(...).",
         )
 
     @user_call
@@ -293,7 +293,7 @@ class StreamWriter:
         """Set the name of the query, under which a memory sink has its table."""
         if not isinstance(queryName, str) or not queryName.strip():
             raise refused_setting(
-                f"The query name {queryName!r} is not text.",
+                f"The query name {queryName!r} is not a string.",
                 "Give a name.",
                 PySparkValueError,
                 "VALUE_NOT_NON_EMPTY_STR",
@@ -331,7 +331,7 @@ class StreamWriter:
         }
         if len(given_arguments) != 1:
             raise refused_setting(
-                f"{len(given_arguments)} triggers are given, not one.",
+                f"{len(given_arguments)} triggers are given instead of one.",
                 "Give one, as in once=True.",
                 PySparkValueError,
                 "ONLY_ALLOW_SINGLE_TRIGGER",
@@ -339,8 +339,9 @@ class StreamWriter:
         ((name, value),) = given_arguments.items()
         if name in {"continuous", "realTime"}:
             raise refused_setting(
-                f"The trigger {name!r} asks for rows one by one, and Godwit runs batches.",
-                'Use trigger(processingTime="0 seconds"), which starts a batch after the other.',
+                f"The trigger {name!r} is not supported: Godwit runs batches.",
+                'Use trigger(processingTime="0 seconds"), which starts each batch right after '
+                "the previous one.",
             )
         if name in {"once", "availableNow"} and value is not True:
             raise refused_setting(
@@ -381,7 +382,7 @@ class StreamWriter:
             DataStreamWriter._construct_foreach_function(f)  # noqa: SLF001  Spark's own check
         except PySparkAttributeError as error:
             raise refused_setting(
-                f"foreach was given a value of type {type_name(f)}: {error}",
+                f"foreach got a value of type {type_name(f)}: {error}",
                 "Give a function of a row, or an object with a method process(row), and open(...) "
                 "and close(...) if it has them.",
                 PySparkAttributeError,
@@ -505,8 +506,8 @@ class StreamWriter:
         if self._format not in {"iceberg", "postgres"} and not is_of_files:
             raise refused_setting(
                 f"toTable({tableName!r}) would write to a table of the format "
-                f"{self._chosen_format!r} that Spark's catalog knows, and only Spark can commit to "
-                "it.",
+                f"{self._chosen_format!r} that Spark's catalog knows, to which only Spark can "
+                "commit.",
                 'Use format("iceberg"), start(path) with the path of a Delta table, or '
                 "foreachBatch with rows.writeTo(...).append().",
             )
@@ -520,7 +521,7 @@ class StreamWriter:
         name: str | None,
         options: dict[str, Any],
     ) -> None:
-        """Set the parameters of `start` that are given."""
+        """Set the given parameters of `start`."""
         if mode is not None:
             self.outputMode(mode)
         if source is not None:
@@ -533,7 +534,7 @@ class StreamWriter:
 
     @user_call
     def from_spark_checkpoint(self, path: str) -> Self:
-        """Begin with the state and the progress of the query as it ran in Spark.
+        """Start with the state and the progress of the query from Spark.
 
         The query continues after the last batch that Spark has committed, with the next number of a
         batch. Spark's checkpoint is only read; the new one is that of ``checkpointLocation``. A
@@ -582,9 +583,9 @@ class StreamWriter:
         begins = self._spark_checkpoint is not None or began_in_spark(checkpoint)
         if begins and self._own_sources:
             raise refused_setting(
-                "The query begins with the progress of Spark's sources, and own sources have "
-                "positions of another kind.",
-                "Leave own_sources() out.",
+                "The query starts from the progress of Spark's sources, but own sources have a "
+                "different kind of position.",
+                "Omit own_sources().",
             )
         if table is not None and self._chosen_format in FILE_FORMATS:
             self._set_place_of(table)
@@ -621,7 +622,7 @@ class StreamWriter:
             )
         except CheckpointMismatchError as error:
             raise as_of_query(error) from None
-        assert isinstance(started, SparkQuery), "it was asked for"
+        assert isinstance(started, SparkQuery), "own sources were requested"
         return started
 
     def _set_place_of(self, table: str) -> None:
@@ -637,7 +638,7 @@ class StreamWriter:
         self.option("path", place)
 
     def _initial_state(self, query: AdoptedQuery, checkpoint: str) -> Any:
-        """Return the `InitialState` of the query; ``None`` to begin, or continue, without."""
+        """Return the `InitialState` of the query; ``None`` if there is none."""
         if self._spark_checkpoint is None or has_epochs(checkpoint, self._spark_checkpoint):
             return None
         return initial_state_from(
@@ -666,23 +667,23 @@ class StreamWriter:
             raise unknown_format(source)
         if source == "memory" and self._mode != "complete" and has_begun(checkpoint):
             raise refused_setting(
-                "A memory sink has the rows of one run, and the checkpoint "
-                f"{checkpoint!r} has those of an earlier one, as Spark refuses too.",
-                "Give a new checkpointLocation, or leave it out.",
+                f"A memory sink has only the rows of one run, but the checkpoint {checkpoint!r} "
+                "is from an earlier run; Spark also refuses this.",
+                "Give a new checkpointLocation, or omit it.",
             )
         return FORMATS[source](target, query)
 
 
 def unknown_format(source: Any) -> GodwitError:
-    """Return the error that a format is not written to."""
+    """Return the error that a format is not supported."""
     way = f"Formats are {listing(FORMATS)}; or use foreachBatch."
     way = WAYS_OUT.get(str(source).lower(), way)
-    return refused_setting(f"The format {source!r} cannot be written to.", way)
+    return refused_setting(f"The format {source!r} is not supported.", way)
 
 
 def _checked_mode(mode: Any) -> str:
     """Return an output mode; raise `UnsupportedQueryError` for another value."""
-    message, remedy = f"There is no output mode {mode!r}.", f"Modes are {listing(_MODES)}."
+    message, remedy = f"The output mode {mode!r} is unknown.", f"Modes are {listing(_MODES)}."
     if not isinstance(mode, str) or not mode.strip():
         raise refused_setting(message, remedy, PySparkValueError, "VALUE_NOT_NON_EMPTY_STR")
     if mode.lower() not in _MODES:
@@ -697,7 +698,7 @@ def check_streaming(dataframe: Any) -> None:
     if not isinstance(getattr(dataframe, "isStreaming", None), bool):
         raise refused_setting(
             f"A value of type {type_name(dataframe)} is not a DataFrame.",
-            "Give the streaming DataFrame whose writeStream it was.",
+            "Give the streaming DataFrame itself.",
         )
     if not hasattr(dataframe, "_jdf"):
         raise refused_setting(

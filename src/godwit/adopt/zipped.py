@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zip(Expression):
-    """The pairs of elements of two arrays, each made one value."""
+    """The pairs of elements of two arrays, each combined to one value."""
 
     left: Expression
     right: Expression
@@ -66,7 +66,7 @@ def _padded_elements(
     numbers: npt.NDArray[np.int64],
     within: npt.NDArray[np.int64],
 ) -> pa.Array:
-    """Return the elements at places of rows, null after the last one of a row."""
+    """Return the elements at positions of rows, null after the last element of a row."""
     begins = np.cumsum(sizes) - sizes
     missing = within >= sizes[numbers]
     return elements.take(pa.array(begins[numbers] + within, mask=missing))

@@ -95,12 +95,12 @@ _COMPUTED: dict[str, tuple[str, ...]] = {
     "var_samp": ("var_samp(n)",),
     "variance": ("variance(v)",),
 }
-_BYTES = "bytes of a sketch library"
+_BYTES = "format of a sketch library"
 _REFUSED: dict[str, tuple[str, str]] = {
-    "approx_top_k": ("approx_top_k(n)", "estimates of a sketch library"),
+    "approx_top_k": ("approx_top_k(n)", "estimates by a sketch library"),
     "approx_top_k_accumulate": ("approx_top_k_accumulate(n)", _BYTES),
     "count_min_sketch": ("count_min_sketch(n, 0.5d, 0.5d, 1)", _BYTES),
-    "histogram_numeric": ("histogram_numeric(n, 3)", "merges partitions"),
+    "histogram_numeric": ("histogram_numeric(n, 3)", "merging of partitions"),
     "hll_sketch_agg": ("hll_sketch_agg(n)", _BYTES),
     "hll_union_agg": ("hll_union_agg(x)", _BYTES),
     "kll_merge_agg_bigint": ("kll_merge_agg_bigint(x)", _BYTES),

@@ -298,7 +298,7 @@ def test_a_file_that_spark_reads_otherwise_fails_by_its_name(
     _write(tmp_path, "days/day=x/1.parquet", 1, table)
     for frame, reason in (
         (days, "day=x/1.parquet' has day=x, which is not int32"),
-        (times, "0.csv' cannot be read: it is not known whether Spark takes '12:30'"),
+        (times, "0.csv' cannot be read: it is unknown whether Spark accepts '12:30'"),
         (any_files, "matches the directory"),
     ):
         query = gw.write_stream(frame).own_sources().format("noop").trigger(availableNow=True)
@@ -364,33 +364,33 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "'cleansource' .* is not read": reader(cleanSource="delete").load(place),
         "'recursivefilelookup' .*": reader(recursiveFileLookup=True).load(place),
         r"pathGlobFilter '\[ab\]\*'": reader(pathGlobFilter="[ab]*").load(place),
-        "its path is a pattern with more": reader().load(f"{place[:-1]}[i]n"),
-        "its path is a pattern, and it has another": (
+        "its path is a pattern with wildcards": reader().load(f"{place[:-1]}[i]n"),
+        "its path is a pattern, and it also has": (
             reader(pathGlobFilter="*.parquet").load(f"{place}/*")
         ),
         "'day' of its directories is of type double": by_day,
-        "texts of JSON in the column 'n' of type timestamp": (
+        "JSON values of the column 'n', of type timestamp": (
             spark.readStream.schema("n timestamp_ntz").json(place)
         ),
-        "texts of CSV in the column 'n' of type float": (
+        "CSV values of the column 'n', of type float": (
             spark.readStream.schema("n float").csv(place)
         ),
         "its column '_corrupt_record'": spark.readStream.schema("_corrupt_record string").csv(
             place
         ),
         "'multiline' .* is not read": reader(multiLine=True).format("csv").load(place),
-        "escaped by '!'": reader(escape="!").format("csv").load(place),
+        "escape character is '!'": reader(escape="!").format("csv").load(place),
         "'dateformat' .* is not read": reader(dateFormat="d.M.y").format("csv").load(place),
-        "lines that are left out in mode 'dropmalformed'": (
+        "lines that mode 'dropmalformed' drops": (
             reader(mode="DROPMALFORMED").format("csv").load(place)
         ),
-        "files of the format 'orc'": spark.readStream.schema("k string").orc(place),
+        "the format 'orc'": spark.readStream.schema("k string").orc(place),
         "each file is one value": spark.readStream.text(place, wholetext=True),
         "lines of text are one column": spark.readStream.schema("n int").text(place),
         "the source 'rate'": spark.readStream.format("rate").load(),
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),
-        "differs at each call": plain.select("k", sf.rand()),
+        "a nondeterministic value": plain.select("k", sf.rand()),
         "the current time": plain.select("k", sf.current_timestamp()),
     }
     wrong = {}
@@ -399,13 +399,13 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
             gw.write_stream(frame).own_sources().option("checkpointLocation", place + "-c").start()
         except UnsupportedQueryError as error:
             text = str(error)
-            if not re.search(reason, text) or "Leave own_sources() out" not in text:
+            if not re.search(reason, text) or "Omit own_sources()" not in text:
                 wrong[reason] = text
         else:
             wrong[reason] = "not refused"
     assert not wrong
     assert not (tmp_path / "in-c").exists()
-    with pytest.raises(UnsupportedQueryError, match="positions of another kind"):
+    with pytest.raises(UnsupportedQueryError, match="a different kind of position"):
         gw.write_stream(plain).own_sources().from_spark_checkpoint("old").option(
             "checkpointLocation", str(tmp_path / "c")
         ).start()

@@ -378,7 +378,7 @@ def test_functions_that_lanes_cannot_call_are_refused_with_the_reason(spark: Spa
         "Java hashes keys of type decimal": lambda s: _between(
             s, sf.udf(len, "int", useArrow=False)(decimals)
         ),
-        "a struct with fields of one name": lambda s: _between(
+        "a struct with duplicate field names": lambda s: _between(
             s, sf.udf(lambda n: (n, n), "struct<a: int, a: int>", useArrow=False)("n")
         ),
         "barrier=True": lambda s: (

@@ -378,5 +378,5 @@ def test_a_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_path:
         query = rows.groupBy("k").agg(sf.sum("n"))
         run(gw.write_stream(query), mode="update", checkpoint=str(tmp_path / "new"))
         writer = gw.write_stream(query).from_spark_checkpoint(old)
-        with pytest.raises(gw.errors.CheckpointError, match="began without the state"):
+        with pytest.raises(gw.errors.CheckpointError, match="started without the state"):
             run(writer, mode="update", checkpoint=str(tmp_path / "new"))

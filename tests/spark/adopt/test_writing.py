@@ -135,7 +135,7 @@ def test_a_query_that_cannot_be_adopted_is_refused_with_its_place(
     assert "test_writing.py" in caught.value.context["place"]
     assert not (tmp_path / "refused").exists()
     assert "missing: " in explained(query, mode="update")
-    with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark takes any"):
+    with pytest.raises(gw.errors.UnsupportedQueryError, match="Spark's limit of"):
         gw.read_plan(rows.dropDuplicates(["k"]).limit(3))
     with pytest.raises(gw.errors.UnsupportedQueryError, match="collat"):
         gw.read_plan(rows.groupBy(sf.collate("k", "UNICODE_CI")).count(), mode="update")

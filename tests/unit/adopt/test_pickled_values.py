@@ -93,5 +93,5 @@ def test_types_whose_values_are_not_known_are_refused() -> None:
     with pytest.raises(ValueError, match="hashes keys of type decimal"):
         check_argument(spark.ArrayType(by_decimals))
     field = spark.StructField("a", spark.StringType())
-    with pytest.raises(ValueError, match="fields of one name"):
+    with pytest.raises(ValueError, match="duplicate field names"):
         check_result(spark.ArrayType(spark.StructType([field, field])))

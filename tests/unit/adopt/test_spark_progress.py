@@ -56,7 +56,7 @@ def test_the_command_shows_the_progress_and_the_lines_to_write(
 
 
 def test_what_is_not_the_checkpoint_of_a_query_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(gw.errors.CheckpointError, match="no file 'metadata'"):
+    with pytest.raises(gw.errors.CheckpointError, match="the file 'metadata' is missing"):
         read_progress(str(tmp_path))
     write_log(tmp_path / "new", planned=0, committed=-1)
     with pytest.raises(gw.errors.CheckpointError, match="committed no batch"):
@@ -65,7 +65,7 @@ def test_what_is_not_the_checkpoint_of_a_query_is_refused(tmp_path: Path) -> Non
     with pytest.raises(gw.errors.CheckpointError, match="version 'v2'"):
         read_progress(str(tmp_path / "other"))
     (tmp_path / "other" / "offsets" / "0").unlink()
-    with pytest.raises(gw.errors.CheckpointError, match="no offsets of batch 0"):
+    with pytest.raises(gw.errors.CheckpointError, match="no offsets for its last batch, 0"):
         read_progress(str(tmp_path / "other"))
 
 
@@ -89,5 +89,5 @@ def test_the_log_of_two_streams_is_put_in_the_order_of_the_flow(tmp_path: Path) 
         "sources/1/0",
         "sources/1/1",
     }
-    with pytest.raises(gw.errors.CheckpointError, match="offsets of 2 streams, and this one"):
+    with pytest.raises(gw.errors.CheckpointError, match="offsets of 2 streams, but this query"):
         arranged(progress, [0], [0], "old")

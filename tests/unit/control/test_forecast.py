@@ -225,7 +225,7 @@ def test_a_hint_never_asks_for_fewer(ahead: int) -> None:
     wanted = raise_to_forecast(now, to_come, 1000.0)
     assert wanted.executors == max(4, ahead)
     assert wanted.comfortable == max(5, ahead + 1)
-    assert ("to come" in wanted.reason) == (ahead > 4)
+    assert ("forecast" in wanted.reason) == (ahead > 4)
     assert wanted.aim is None  # a model that names none gets the middle of the range
     assert raise_to_forecast(replace(now, aim=5), to_come, 1000.0).aim == 5
 

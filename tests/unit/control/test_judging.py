@@ -85,7 +85,7 @@ def test_a_verdict_waits_until_the_stream_is_steady_with_the_executors_of_the_de
 
 def test_a_cure_that_did_not_help_is_not_taken_again_until_the_situation_is_another() -> None:
     judged = out().after(3.9)
-    assert "4 executors brought 3.9 where 1 was expected" in judged.judge.no_help_reason()
+    assert "4 executors gave 3.9, but 1 was expected" in judged.judge.no_help_reason()
     judged.after(3.9, periods=30)
     assert judged.judge.no_help_reason()
     judged.after(9.0, periods=1, arrival_per_s=6000.0)
@@ -115,7 +115,7 @@ def test_the_reason_names_the_key_group_that_holds_the_stream_up() -> None:
     judged = out().after(3.9, stages=(heavy,))
     assert "key group 17 of 'sums' alone needs" in judged.said[0].reason
     named = out().after(3.9, stages=(replace(heavy, key='["hot"]').scaled(2.0),))
-    assert 'of a lane, most of it with key ["hot"]: ' in named.said[0].reason
+    assert 'of a lane, mostly with key ["hot"]: ' in named.said[0].reason
 
 
 def test_a_decision_that_is_overtaken_is_not_judged() -> None:

@@ -131,7 +131,7 @@ def test_a_key_group_that_fills_a_lane_is_named_and_nobody_is_asked_for() -> Non
     over = latency("300 ms").wanted(epochs(stage(1.3, 0.05, 0.05)))
     assert over.executors <= 2
     assert "cannot keep up" in over.unattainable
-    assert "fills 1.3 of a lane" in over.unattainable
+    assert "needs 1.3 of a lane" in over.unattainable
 
 
 @pytest.mark.parametrize("fixed_s", [0.09, 0.1, 0.11])

@@ -43,7 +43,7 @@ def keep(problem: Problem) -> Any:
             {"scaling": scripted({0: 2, "1 minute": 9}), "max_executors": 4},
             "requests 9 executors, but the",
         ),
-        ({"scaling": "more"}, "given 'more' as its scaling model"),
+        ({"scaling": "more"}, "scaling='more', which is not a scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
         ({"period": 0}, "setting period of the controller is 0"),
         ({"period": 5}, 'which has no unit.*"5 seconds"'),
@@ -69,7 +69,7 @@ def keep(problem: Problem) -> Any:
         ),
         ({"max_executors": "4"}, "setting max_executors of the controller is '4', of type str"),
         ({"max_executors": float("nan")}, "setting max_executors of the controller is nan"),
-        ({"options": [("rounds", 3)]}, "options are"),
+        ({"options": [("rounds", 3)]}, "has options="),
         ({"scaling": SimpleNamespace(wanted=keep, name="half")}, "has no 'paced'"),
     ],
 )

@@ -409,4 +409,4 @@ def test_a_form_that_cannot_be_is_refused(options: dict[str, Any], says: str) ->
 def test_a_flow_says_that_costs_decide() -> None:
     text = explain(flow())
     assert "Every operator is a component of its own" in text
-    assert "consolidate w, where its partials are or apart from them, as measured" in text
+    assert "consolidate w, with its partials or separate from them, by measured cost" in text

@@ -81,8 +81,8 @@ SLOW_SINK = (
     load(20, 700, **SINK),
     event(
         events.ScalingRefused, after_s=20, before=1, wanted=3, numbers=LATENCY,
-        reason="a row takes 3 ms outside the lanes, 98% of the time at this rate: no number of "
-        "executors shortens that",
+        reason="a row takes 3 ms outside the lanes, 98% of the time at this rate: more "
+        "executors do not reduce that",
     ),
 )  # fmt: skip
 REFUSAL = (

@@ -1,4 +1,4 @@
-"""Calls of a user's data source: made with its options, and with errors that name it."""
+"""Calls of a user's data source, with its options, and with errors that name it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DataSourceCalls:
 
     def open(self) -> DataSource:
         """Return a new data source with the options."""
-        with self.errors("cannot be made with these options"):
+        with self.errors("cannot be created with these options"):
             return self._kind(CaseInsensitiveDict(self.options))
 
     @property
@@ -46,7 +46,7 @@ class DataSourceCalls:
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Context that names the data source in what its methods raise, and says `what` failed."""
+        """Context that adds the data source, and `what` failed, to errors of its methods."""
         try:
             yield
         except GodwitError:
@@ -54,7 +54,7 @@ class DataSourceCalls:
         except PySparkNotImplementedError as error:
             raise self._error(
                 f"The data source {self.name} {what}: it lacks a method ({error}).",
-                remedy="Use a data source that has it, or write the method.",
+                remedy="Use a data source that has it, or implement the method.",
             ) from error
         except Exception as error:
             text = self._secrets.hide(f"{type(error).__name__}: {error}")

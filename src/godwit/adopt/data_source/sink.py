@@ -39,7 +39,7 @@ class DataSourceSink(Sink):
         return f"data source {self._calls.name}({self._calls.shown_options})"
 
     def open(self, context: SinkContext) -> None:
-        """Make the writer; raise if the data source has none for streams."""
+        """Create the writer; raise if the data source has none for streams."""
         self._context = context
         self._columns = from_arrow_schema(context.schema)
         with self._calls.errors("has no writer for streams"):

@@ -44,7 +44,7 @@ class DataSourceSource(Source):
         self._rows_ahead: tuple[Position, Position, list[Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the reader; copies make their own."""
+        """Return the state without the reader; copies create their own."""
         return {**self.__dict__, "_reader": None, "_rows_ahead": None}
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class DataSourceSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns that the user or the data source names."""
+        """Columns that the user or the data source defines."""
         return self._schema
 
     @property
@@ -61,7 +61,7 @@ class DataSourceSource(Source):
         return f"data source {self._calls.name}({self._calls.shown_options})"
 
     def open(self, position: Position | None) -> None:
-        """Make the reader; raise if the data source has none for streams."""
+        """Create the reader; raise if the data source has none for streams."""
         del position
         if self._reader is None:
             self._reader = self._open_reader()
@@ -85,8 +85,8 @@ class DataSourceSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the reader's latest offset, as far as it keeps to a limit of rows."""
-        with self._calls.errors("cannot tell its latest offset"):
+        """Return the reader's latest offset, within a limit of rows if it supports one."""
+        with self._calls.errors("failed to return its latest offset"):
             if self._is_simple:
                 end = self._read_ahead(position)
             else:
@@ -95,7 +95,7 @@ class DataSourceSource(Source):
         return end if until is None or self.precedes(end, until) else until
 
     def _latest_offset(self, position: Position, limit: int | None) -> Position:
-        """Return the latest offset by a reader of any version of PySpark."""
+        """Return the latest offset, for any version of PySpark's readers."""
         latest = self._reader.latestOffset
         if not inspect.signature(latest).parameters:
             return latest()
@@ -109,7 +109,7 @@ class DataSourceSource(Source):
         return latest(position, read_limit)
 
     def _read_ahead(self, position: Position) -> Position:
-        """Read the rows after a position by a simple reader, and return the end."""
+        """Read the rows after a position with a simple reader, and return the end."""
         if (
             self._rows_ahead is None
             or self._rows_ahead[0] != position
@@ -120,12 +120,12 @@ class DataSourceSource(Source):
         return self._rows_ahead[1]
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Return a split for each partition; of a simple reader, one that has the rows."""
+        """Return a split for each partition, or, for a simple reader, one with the rows."""
         del parallelism
         if begin == end:
             return []
         what = f"{self._calls.name} from {begin} to {end}"
-        with self._calls.errors(f"cannot divide its rows from {begin} to {end}"):
+        with self._calls.errors(f"failed to partition its rows from {begin} to {end}"):
             if self._is_simple:
                 if self._rows_ahead is not None and self._rows_ahead[:2] == (begin, end):
                     rows = self._rows_ahead[2]
@@ -160,7 +160,7 @@ class DataSourceSource(Source):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
 
     def committed(self, position: Position) -> None:
-        """Tell the reader the committed offset."""
+        """Report the committed offset to the reader."""
         with self._calls.errors("failed in commit"):
             self._reader.commit(position)
 

@@ -103,7 +103,7 @@ def test_mistakes_are_refused_by_name_without_secrets(path: Path) -> None:
         gw.sinks.data_source(Numbers).open(context())
     absent = gw.sources.data_source(Numbers, options={"path": "absent", "token": "hunter2"})
     absent.open(None)
-    with pytest.raises(SourceError, match=r"cannot tell its latest offset: FileNotFoundError"):
+    with pytest.raises(SourceError, match=r"failed to return its latest offset: FileNotFoundError"):
         absent.latest({"next": 0})
     assert "hunter2" not in absent.identity
     assert "path=absent" in absent.identity
