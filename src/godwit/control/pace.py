@@ -91,7 +91,7 @@ class Pace:
 
     @property
     def many_lent(self) -> bool:
-        """True if at least a third of the executors were asked for only to work a backlog off."""
+        """True if at least a third of the executors were requested only to work off a backlog."""
         return self._lent and self._lends_many
 
     def record_decision(
@@ -119,7 +119,7 @@ class Pace:
         self._sufficient_at_rest.clear()
 
     def _made_for(self, kind: Literal["out", "in"], arrival_per_s: float, at_s: float) -> int:
-        """Return how many decisions were already made for the present change of the load.
+        """Return the number of decisions already made for the current change of the load.
 
         `kind`: of the decision that comes next; 0 if it is the first. A second decision soon after
         the first follows the same change, since the first came too early to see all of it.
@@ -155,7 +155,7 @@ class Pace:
     def _fewest_at_rest(
         self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
     ) -> int | None:
-        """Record an answer; return the executors that suffice by all of the last periods at rest.
+        """Record an answer; return the executors that suffice for all recent steady periods.
 
         At rest: load steady, target met. ``None`` if too few such periods agree, this period was
         not `at_rest`, or the last decision is corrected by it already: more corrections would only
@@ -247,7 +247,7 @@ class Pace:
             spare, fewer, roomy = True, True, max(fewest, bounded)
         self._periods_asking_more = self._periods_asking_more + 1 if bounded > coming else 0
         if bounded > coming and paced and situation.idle:
-            reason = f"{situation.idle}, so that an executor which comes would be idle"
+            reason = f"{situation.idle}, so an additional executor would be idle"
             return ScalingStep(kind="refused", executors=coming, reason=reason)
         if bounded > coming:
             as_decided = (
@@ -292,7 +292,7 @@ class Pace:
             limit = "limit" if most == situation.most else "cluster's limit"
             return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
         if wanted.unattainable:
-            stay = f"; the {have} executors stay" if have > roomy else ""
+            stay = f"; keeping {have} executors" if have > roomy else ""
             return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable + stay)
         return ScalingStep(kind="stay", executors=have)
 
@@ -324,7 +324,7 @@ class Pace:
         # A period of long epochs may outlast the cool-down, and shows them no better for that.
         unshown = not arrived and came and self.last[0] == "out"
         if paced and (unshown or (resting and (not arrived or pool.pending))) and not more:
-            reason = "the last ones have only just been asked for"
+            reason = "the last ones were requested only recently"
             return ScalingStep(kind="stay", executors=have, reason=reason)
         return ScalingStep(kind="out", executors=bounded)
 
@@ -348,37 +348,37 @@ SCALING = ManualChange.SCALING.value
 
 
 _TOO_LITTLE_FACTOR = 1.25
-"""Factor above the rate that a decision was made for by which it was made for too little."""
+"""Factor over a decision's arrival rate above which the decision was for too low a rate."""
 
 
 _AT_REST = 3
-"""Periods in a row that tell how many executors suffice, where the target is met."""
+"""Number of consecutive periods that show how many executors suffice, if the target is met."""
 
 
 _SAME_RATE = 1.1
-"""Factor by which measurements of one arrival rate may differ."""
+"""Max. ratio of measurements of the same arrival rate."""
 
 
-_NOISE = "the rate that asks for more may be noise"
+_NOISE = "the rate that requires more may be noise"
 
 
 _MANY_RATIO = 1.5
-"""Executors over those that suffice from which those beyond are given back early."""
+"""Ratio to the sufficient executors above which surplus executors are released early."""
 
 
 _ROUNDING = 1e-6
-"""Share of an executor that is none."""
+"""Share of an executor that is negligible."""
 
 
 _NOISE_RATIO = 1.05
-"""Measured figure over its target up to which noise may be what it misses the target by."""
+"""Max. ratio of a figure to its target at which noise may explain the miss."""
 
 
 _CALM_BUSY_SHARE = 0.7
-"""Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
+"""Max. busy share of the busiest lane at which executors without benefit are released."""
 
 
 def with_reserve(wanted: WantedExecutors) -> WantedExecutors:
-    """Return a model's answer, raised to the executors that suffice with a little more load."""
+    """Return a model's answer, raised to the executors that suffice at a slightly higher load."""
     fewest = max(wanted.executors, wanted.sufficient or 0)
     return replace(wanted, executors=fewest, comfortable=max(wanted.comfortable, fewest))

@@ -1,4 +1,4 @@
-"""Changes of the number of executors: request more, drain some, give them back.
+"""Changes of the number of executors: request, drain and release them.
 
 A scaling model says how many executors a stream needs (`godwit.control.scaling`), and `Pace` when
 that becomes a decision.  Here a decision is carried out: which executors leave, and what cannot be.
@@ -58,18 +58,18 @@ class Resize:
 
 
 _REMEMBERED_LEADS = 8
-"""Requests that say how long executors take to come."""
+"""Number of requests from which the time to join is estimated."""
 _FLICKER = 2
-"""Periods in a row without a request, after which a refusal is announced again."""
-_OUT_OF_REACH = "the target is out of reach"
+"""Number of consecutive periods without a request after which a refusal is announced again."""
+_OUT_OF_REACH = "the target is unreachable"
 _MAX_STRAY_RATIO = 1.5
-"""Busiest lane of an epoch over that of the mean epoch, at most."""
+"""Max. ratio of an epoch's busiest lane to that of the mean epoch."""
 _MAX_BUSY_SHARE = 0.9
-"""Share of its time that no executor's lanes may be busy once others are gone."""
+"""Max. busy share of any executor's lanes after others have left."""
 
 
 class Resizing:
-    """Carries a scaling model's answers out through the pool of executors."""
+    """Carries out a scaling model's answers through the pool of executors."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Resizing:
         self._periods_without_change = 0  # periods in a row in which nothing was wanted
         self.draining: frozenset[str] = frozenset()
         self.returned: frozenset[str] = frozenset()
-        """Executors that were given back and are not gone yet."""
+        """Executors that were released and have not left yet."""
 
     def look_at_pool(self) -> None:
         """Store the state of the pool for the decisions of this step; called at its beginning.
@@ -130,12 +130,12 @@ class Resizing:
 
     @property
     def many_lent(self) -> bool:
-        """True if all executors have come, and a third of them only to work a backlog off."""
+        """True if all executors have joined, a third of them only to work off a backlog."""
         return self._pace.many_lent and not self.pending
 
     @property
     def lead_s(self) -> float:
-        """Usual seconds from a request of executors until all have joined; initially a guess."""
+        """Usual seconds from a request of executors until all have joined, or an estimate."""
         return (
             float(np.median(self._last_leads_s)) if self._last_leads_s else self._settings.period_s
         )
@@ -195,7 +195,7 @@ class Resizing:
         except GodwitError as error:
             self._announce_refusal(0, least, str(error), {})
             return
-        self._announce(events.ScaledOut, before=0, wanted=least, reason="no executor is left")
+        self._announce(events.ScaledOut, before=0, wanted=least, reason="no executors are left")
 
     def propose(
         self,
@@ -212,7 +212,7 @@ class Resizing:
         components may be planned. `steady`: nothing changes any more, see `Planning.learn`.
         """
         model = self._settings.scaling_model
-        assert model is not None, "asked only where there is one"
+        assert model is not None, "called only if there is a pool"
         wanted = self._ask_scaling_model(model, situation)
         if wanted is None:
             return
@@ -256,15 +256,19 @@ class Resizing:
             self._refusal = ""
         elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
             self._announce_refusal(
-                have, step.executors, "the budget lets no key group move", numbers, about=beyond
+                have,
+                step.executors,
+                "the budget allows no moves of key groups",
+                numbers,
+                about=beyond,
             )
         elif step.kind == "in" and trial is None:
             self._announce_refusal(
-                have, step.executors, "key groups are on the move", numbers, about=beyond
+                have, step.executors, "key groups are migrating", numbers, about=beyond
             )
         elif step.kind == "in" and trial is not None:
             leaving = self._select_leaving(step.executors, wanted, situation, view, planned)
-            fault = "" if leaving else "the rest would be too slow"
+            fault = "" if leaving else "the remaining executors would be too slow"
             # One fewer may still be had where several are too many.
             while leaving:
                 plans = trial(frozenset(leaving))
@@ -324,13 +328,13 @@ class Resizing:
             )
             if name in leaving
         }
-        assert model is not None, "asked only where there is one"
+        assert model is not None, "called only if there is a pool"
         if len(set(lanes.values())) < 2 or not model.paced:
             return leaving[: have - executors]
         by_measurement = wanted.sufficient is not None and executors < wanted.comfortable
 
         def needed(answer: WantedExecutors) -> int:
-            """Return how many executors an answer lets stay."""
+            """Return the number of executors that an answer keeps."""
             fewest = answer.sufficient if by_measurement else answer.comfortable
             return max(fewest or answer.executors, answer.executors, situation.least)
 
@@ -400,7 +404,8 @@ class Resizing:
         )
         reason = change.wanted.unattainable or change.wanted.reason
         if change.wanted.unattainable and self._refusal == _OUT_OF_REACH:
-            reason = "fewer come as near to the target, which stays out of reach"  # said why before
+            # The reason why it is unreachable was announced before.
+            reason = "fewer executors come as close to the target, which is unreachable anyway"
         self._refusal = _OUT_OF_REACH if change.wanted.unattainable else ""
         before = change.situation.executors
         self._judge.decided("in", before, change.executors, change.wanted, change.situation)
@@ -435,7 +440,7 @@ class Resizing:
         for plan in plans:
             problem = plan.measured.problem
             if problem.draining[plan.assignment].any():
-                return "the planner would not empty them"
+                return "the planner would not drain them completely"
             after = metrics.load_index(problem, plan.assignment)
             for e in problem.available.tolist():
                 name = problem.executors[e]
@@ -445,12 +450,15 @@ class Resizing:
         mean = total / room if room else 0.0
         busiest = max(index.values(), default=0.0)
         if busiest > _MAX_BUSY_SHARE:
-            return f"the rest would be busy for {busiest:.0%} of the time"
+            return f"the remaining executors would be busy for {busiest:.0%} of the time"
         # How even they must be is how even they are now, or the bound.
         bound = max(self._settings.worth.max_load_distance, self._settings.search.limits.tau or 0.0)
         allowed = max(1 + bound, situation.evenness)
         if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
-            return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
+            return (
+                f"the remaining executors could not be balanced: {busiest / mean:.2f} times the "
+                "mean"
+            )
         return ""
 
     def _announce_refusal(
@@ -519,18 +527,19 @@ def slowness_reason(
     if expected * slower <= wanted.target:
         return ""
     return (
-        f"the rest would have lanes that are busy for {busy:.0%} of the time, and miss the target"
+        f"the remaining executors' lanes would be busy for {busy:.0%} of the time, and miss the "
+        "target"
     )
 
 
 def _places_after(plan: Planned) -> IntArray:
-    """Return where key groups are after the moves that are worth it, or after all of them."""
+    """Return the placement after the moves that pay, or after all moves."""
     places = plan.selected.assignment
     return plan.assignment if plan.measured.problem.draining[places].any() else places
 
 
 def _busiest_lane(plan: Planned, places: IntArray) -> float:
-    """Return the share of time that the busiest lane would be busy, key groups dealt out evenly.
+    """Return the busy share of the busiest lane if key groups are spread evenly.
 
     `places`: executor of each key group.
     """
@@ -549,7 +558,7 @@ def _evaluate_model(model: ScalingModel, situation: ScalingSituation) -> WantedE
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
             f"The scaling model returned {wanted!r}.",
-            remedy="Let it return a godwit.control.scaling.WantedExecutors.",
+            remedy="Return a godwit.control.scaling.WantedExecutors instead.",
         )
     expected_per_s = situation.expected_per_s
     if expected_per_s is None or expected_per_s <= situation.arrival_per_s or not model.paced:
