@@ -37,7 +37,7 @@ CONTROL = (
     _M("gw.control.Cadence(respect=60)", "no unit", "setting respect", '"60 seconds"'),
     _M('gw.sinks.kafka("h:9092", "t", timeout=5)', "no unit", "timeout of", '"5 seconds"'),
     _M('gw.Control(planner="mlip")', "not a planner", "'mlip'", "Did you mean 'milp'?"),
-    _M("gw.Control(scaling=2)", "given 2", "scaling model", 'gw.control.latency("2 seconds")'),
+    _M("gw.Control(scaling=2)", "scaling=2", "scaling model", 'gw.control.latency("2 seconds")'),
     _M(
         "gw.Control(scaling=gw.control.latency)",
         "gw.control.latency itself",
@@ -45,7 +45,7 @@ CONTROL = (
         "Call it",
     ),
     _M("gw.control.latency(2)", "is 2", "latency target", '"2 seconds"'),
-    _M("gw.Control(min_executors=4, max_executors=2)", "contradict", "least 4", "min_executors ≤"),
+    _M("gw.Control(min_executors=4, max_executors=2)", "more than max_executors", "is 4", "min_executors ≤"),
     _M("gw.Control(budget=5)", "is 5", "setting budget of the controller", "gw.control.Budget("),
     _M('gw.Control("milp")', "by position", "Control()", "Control(planner=...)"),
     _M("gw.control.Budget(moves=3)", "no argument 'moves'", "Budget", "Did you mean 'max_moves'?"),

@@ -104,7 +104,7 @@ def _key_mismatch(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str
     if _may_be_instance(hint, tuple):
         return None
     return (
-        f"{name}: {hint_text(hint)}, and the key is a tuple, also of one column",
+        f"{name}: {hint_text(hint)}, and the key is a tuple, even with one column",
         f"Declare {name}: tuple[{', '.join([hint_text(hint)] * len(keys))}]; values are {name}[0].",
     )
 

@@ -226,7 +226,7 @@ class BalanceJudge:
     def decided(self, plan: Planned) -> None:
         """Record moves that have begun, to judge later by their effect."""
         components = plan.measured.components
-        self._stop_judging(components, "other moves were decided on on")
+        self._stop_judging(components, "other moves were decided on")
         self._judged_decision[components] = _Rebalanced(
             executors=frozenset(plan.measured.problem.executors),
             before=plan.selected.distance_before,

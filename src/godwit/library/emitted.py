@@ -194,7 +194,7 @@ class Emitted:
                 index,
                 f"{short_repr(values[index])} in column {field.name!r}, which is {field.type} "
                 f"({reason})",
-                "The key is a tuple, also of one column: its value is key[0]. "
+                "The key is a tuple, even with one column: its value is key[0]. "
                 if isinstance(values[index], tuple) and values[index] == key and len(key) == 1
                 else _hint_at(values[index]),
                 column=field.name,

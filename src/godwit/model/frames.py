@@ -336,7 +336,7 @@ def _advice_on_mistake(error: BaseException, key: tuple[object, ...] | None) -> 
             f"state.get({text}, 0), or state.setdefault."
         )
     if isinstance(error, TypeError | AttributeError) and "tuple" in text and len(key) == 1:
-        return f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
+        return f" The key is a tuple, even with one column, {key!r}: its value is key[0]."
     return ""
 
 

@@ -89,7 +89,11 @@ def test_a_dataframe_of_spark_connect_is_refused() -> None:
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (Target(format="noop", mode="append", options={"path": "x"}), (), "no option 'path'"),
+        (
+            Target(format="noop", mode="append", options={"path": "x"}),
+            (),
+            "does not support the option 'path'",
+        ),
         (Target(format="noop", mode="append", partition_by=("k",)), (), "cannot partition by"),
         (Target(format="parquet", mode="update"), ("path",), "output mode 'update'"),
     ],

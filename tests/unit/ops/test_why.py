@@ -119,7 +119,7 @@ moved 27 key groups of count (17.0 MiB of state)
   noise     for 1 period (10 s) 2,400 rows/s and load distances up to 4% changed nothing; by chance
             a period's rate strays by ±4%
   expected  a load distance of 1% instead of 126%, which saves 98 s for 0.16 s of copying
-  came      a load distance of 4%, helped: executors are as even as expected""",
+  came      a load distance of 4%, helped: the load is as balanced as expected""",
     ),
     "straggler": (
         STRAGGLER,

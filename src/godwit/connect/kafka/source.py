@@ -737,7 +737,7 @@ class KafkaSource(Source):
         if value not in known:
             raise InvalidFlowError(
                 f"{self._name_in_errors}: {option}={value!r} is not a valid value.",
-                remedy=f"Give {listing([repr(k) for k in known])}.",
+                remedy=f"Give {listing(known)}.",
             )
         return value
 

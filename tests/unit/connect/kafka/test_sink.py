@@ -267,7 +267,7 @@ def test_keys_headers_topics_and_partitions_come_from_columns(kafka: KafkaBroker
         ({"key": "colour"}, "key names 'colour'"),
         ({"topic_column": "total"}, "topic_column= is 'total', a column of type int64"),
         ({"partition_column": "plane"}, "partition_column= is 'plane', a column of type string"),
-        ({"headers": "plane"}, "headers names 'plane'"),
+        ({"headers": "plane"}, "headers= is 'plane'"),
         ({"value": "text"}, "needs exactly one column of text or bytes"),
     ],
 )

@@ -283,7 +283,7 @@ def test_an_avro_message_that_the_reader_cannot_resolve_is_one_unreadable_row() 
             (offset, values[offset]) for offset in (1, 3, 4, 5, 6, 8, 9)
         ]
         assert "record Other is not record R" in bad[1]["error"]
-        assert "field 'a' is not in record R" in bad[2]["error"]
+        assert "field 'a' is missing from record R" in bad[2]["error"]
         assert bad[0]["headers"] == [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}]
         assert bad[0]["key"] == b"\xff"
 

@@ -67,7 +67,7 @@ def test_too_few_cores_for_stability_keeps_as_many_executors_up_as_possible() ->
     assert plan.status == "infeasible"
     assert plan.latency_s == math.inf
     assert plan.cores.tolist() == [1, 1, 2]
-    assert "needs 9 cores; there are 4" in plan.reason
+    assert "At least 9 cores are needed for stability, but only 4 are available" in plan.reason
 
 
 def test_idle_executor_keeps_its_idle_cores() -> None:
