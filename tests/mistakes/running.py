@@ -45,7 +45,12 @@ CONTROL = (
         "Call it",
     ),
     _M("gw.control.latency(2)", "is 2", "latency target", '"2 seconds"'),
-    _M("gw.Control(min_executors=4, max_executors=2)", "more than max_executors", "is 4", "min_executors ≤"),
+    _M(
+        "gw.Control(min_executors=4, max_executors=2)",
+        "more than max_executors",
+        "is 4",
+        "min_executors ≤",
+    ),
     _M("gw.Control(budget=5)", "is 5", "setting budget of the controller", "gw.control.Budget("),
     _M('gw.Control("milp")', "by position", "Control()", "Control(planner=...)"),
     _M("gw.control.Budget(moves=3)", "no argument 'moves'", "Budget", "Did you mean 'max_moves'?"),

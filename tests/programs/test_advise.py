@@ -86,7 +86,7 @@ def test_a_real_log_that_is_cut_short_gives_what_came_before(
         opened = open_event_log(str(cut))
         found = list(opened.lines())
         assert found[:-1] == whole_lines[: max(len(found) - 1, 0)]
-        assert "is cut short or damaged" in opened.notes[0]
+        assert "is truncated or damaged" in opened.notes[0]
     main(["advise", str(tmp_path / "app-0.9.zstd")])
     assert "cut short" in "".join(capsys.readouterr())
 

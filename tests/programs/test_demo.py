@@ -99,5 +99,5 @@ def test_ctrl_c_ends_it_with_status_130_and_leaves_no_process(tmp_path: Path) ->
     told, errors = running.communicate(timeout=120)
     assert running.returncode == 130, told + errors
     assert "Traceback" not in errors
-    assert "stopped; nothing is left running" in told
+    assert "stopped; no processes are left running" in told
     assert left_over(work_dir) == []

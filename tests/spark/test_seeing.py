@@ -157,7 +157,7 @@ def test_a_taken_port_refuses_the_start_before_anything_is_claimed(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(gw.errors.InvalidFlowError, match="the port is taken"):
+        with pytest.raises(gw.errors.InvalidFlowError, match="the port is in use"):
             totals(inbox).start(
                 checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=port)
             )

@@ -1,4 +1,4 @@
-"""Arguments that several commands have: a checkpoint, a number within bounds, a picture."""
+"""Arguments that several commands share: a checkpoint, a bounded number, a picture."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def save_picture(
             raise
         raise GodwitError(
             f"{option} needs the package matplotlib, which is not installed.",
-            remedy="pip install matplotlib",
+            remedy="Run pip install matplotlib",
         ) from None
     try:
         with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks
@@ -57,7 +57,7 @@ def save_picture(
     except (ValueError, OSError) as error:
         raise GodwitError(
             f"{option} {path} cannot be written: {error}.",
-            remedy="Give a file ending in .png, .svg or .pdf in a directory that exists.",
+            remedy="Give a file ending in .png, .svg or .pdf in an existing directory.",
             path=str(path),
         ) from None
 
@@ -71,7 +71,7 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def opened_checkpoint(path: str) -> CheckpointStorage:
-    """Return the storage of a checkpoint; raise if the directory is none."""
+    """Return the storage of a checkpoint; raise if the directory is not a checkpoint."""
     storage = CheckpointStorage.open(path)
     if IDENTITY not in storage.list(""):
         raise CheckpointError(
@@ -91,6 +91,6 @@ def no_journal_error(path: str) -> CheckpointError:
     """Return the error that a checkpoint has no journal yet."""
     return CheckpointError(
         f"The checkpoint {path!r} has no journal that can be read yet.",
-        remedy="A query writes it from its first second on: start one, then try again.",
+        remedy="A query writes it from its start: start the query, then try again.",
         path=path,
     )

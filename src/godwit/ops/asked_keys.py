@@ -1,4 +1,4 @@
-"""Keys and prefixes of keys, as callers give them, matched with entries of a state."""
+"""Keys and prefixes of keys from callers, matched with entries of a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AskedKeys:
-    """Key columns of a state, and the keys that callers ask for; `what`: the operator's name."""
+    """Key columns of a state, for requested keys; `what`: the operator's name."""
 
     def __init__(self, schema: pa.Schema, what: str) -> None:
         self.schema, self._what = schema, what
@@ -36,9 +36,9 @@ class AskedKeys:
                 values = tuple(key[name] for name in names) if key.keys() == {*names} else ()
             if len(values) != len(names):
                 raise InvalidInputError(
-                    f"The key {key!r} is not one of the state of {self._what}, whose key columns "
+                    f"The key {key!r} does not fit the state of {self._what}, whose key columns "
                     f"are {listing(names)}.",
-                    remedy="Pass a tuple of one value for each, in this order, or a dict.",
+                    remedy="Pass a tuple with one value for each, in this order, or a dict.",
                 )
             rows.append(values)
         columns = [
@@ -77,7 +77,7 @@ class AskedKeys:
         return values
 
     def begin_with(self, batch: pa.RecordBatch, values: tuple[Any, ...]) -> pa.RecordBatch:
-        """Return the rows whose first key columns have these values, or begin with the last."""
+        """Return the rows whose first key columns have these values, the last one as a prefix."""
         for position, value in enumerate(values):
             field = self.schema.field(position)
             is_prefix = position == len(values) - 1 and isinstance(value, str | bytes)

@@ -65,15 +65,15 @@ _POSITION = 120  # characters of a position that are shown
 _REPAIR = "Run: godwit checkpoint repair."
 _WHEN = (
     "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
-    "has committed one, nothing has changed."
+    "commits one, nothing changes."
 )
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit checkpoint`, and its function as ``run``."""
     parser.description = (
-        "Look into a checkpoint, copy it, or change what its next run takes up. "
-        "`inspect`, `verify` and `copy` only read it, so a query may be running on it."
+        "Inspect, copy or change a checkpoint; changes apply to its next run. `inspect`, "
+        "`verify` and `copy` only read it, so a query may be running on it."
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
@@ -99,9 +99,9 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
     shown = action(
         "inspect",
         _run_inspect,
-        "whose it is, what can be read from it, how large it is",
-        "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if "
-        "there is not a checkpoint.",
+        "its query, its epochs and its size",
+        "Summarize a checkpoint from its records; state is not read. Exit status 0; 2 if there "
+        "is no checkpoint.",
         PATH=CHECKPOINT_PATH,
     )
     checked = action(
@@ -119,7 +119,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
     action(
         "copy",
         _run_copy,
-        "a consistent copy, to be resumed as a query of its own",
+        "a consistent copy, to be resumed as a separate query",
         "Copy a checkpoint as of its last epoch, with Spark's part. A query may be running on it "
         "and is not disturbed. The copy can be started like any checkpoint: it goes on after that "
         "epoch, as a query of its own, which knows nothing of what the other one does afterwards. "
@@ -137,7 +137,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
 
 
 def _add_epochs(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the subcommands for epochs that stay, and for a start from one."""
+    """Add the subcommands for kept epochs, and for a start from one."""
     action(
         "keep",
         _run_keep,
@@ -159,9 +159,9 @@ def _add_epochs(action: Callable[..., argparse.ArgumentParser]) -> None:
     action(
         "release",
         _run_release,
-        "keep an epoch no longer",
-        "Keep an epoch no longer; a query that runs or is started deletes its files. Exit status "
-        "0; 2 if there is no such name.",
+        "release a kept epoch",
+        "Release a kept epoch; the running or the next query deletes its files. Exit status 0; 2 "
+        "if there is no such name.",
         PATH="the checkpoint",
         NAME="name of the kept epoch",
     )
@@ -183,7 +183,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     action(
         "rename",
         _run_rename,
-        "let an operator of another name find the state of one",
+        "move an operator's state to another name",
         "Let the operator NEW of the flow find the state that OLD left, with the rows that wait "
         "for it. Saying formerly='OLD' where the flow builds NEW does the same. " + _WHEN,
         PATH="the checkpoint",
@@ -193,8 +193,8 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     dropped = action(
         "drop",
         _run_drop,
-        "forget the state of an operator that the flow no longer has",
-        "Forget the state of an operator, and the rows that wait for it. Operators that are "
+        "drop the state of an operator that the flow no longer has",
+        "Drop the state of an operator, and the rows that wait for it. Operators that are "
         "removed from a flow keep their state until then; `inspect` lists them. " + _WHEN,
         PATH="the checkpoint",
         OPERATOR="its name in the checkpoint",
@@ -202,18 +202,18 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     dropped.add_argument(
         "--reset",
         action="store_true",
-        help="also if it was part of the flow when that ran last; it starts empty then",
+        help="drop it even if it was part of the flow in the last run; it then starts empty",
     )
     dropped.add_argument(
         "--key",
         metavar="KEY",
-        help="forget the state of this key alone, at once: a tuple as messages show it, such as "
-        "\"('ABC', 1)\"; the way out where one key's state cannot be read",
+        help="drop only the state of this key, at once: a tuple as in messages, such as "
+        "\"('ABC', 1)\"; for a key whose state cannot be read",
     )
     offsets = action(
         "keep-offsets",
         _run_keep_offsets,
-        "let a source continue from where it was read, though it reads something else now",
+        "let a source continue from its position, although it now reads other data",
         "Let the next start take what SOURCE reads then for what it read before, up to the same "
         "offsets: topics or tables of another name that hold the same data. Files are known by "
         "their paths: at another path, all of them are read. No query may be running on the "
@@ -225,13 +225,13 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         edit.add_argument(
             "--delivered",
             action="store_true",
-            help="you know that every sink has the rows of the last epoch, though the journal does "
-            "not say so; without them, they would be left out",
+            help="confirm that every sink has the rows of the last epoch, although the journal "
+            "does not show it; otherwise they would be lost",
         )
     repair = action(
         "repair",
         _run_repair,
-        "say what keeps it from being resumed, and mend it with --apply",
+        "show the problems that prevent a start, and repair them with --apply",
         "Find what keeps a checkpoint from being resumed: Spark's newest log entries lost, torn or "
         "planned again after a power failure; stray records above the last epoch; a manifest that "
         "is missing; a record that is missing between others. Says what it would do, and which "
@@ -251,11 +251,11 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
     action(
         "unlock",
         _run_unlock,
-        "say which query is running on it, and let another have it",
-        "Say which query holds the checkpoint. With --force, let another have it: only if that "
-        "query's process is surely dead. Exit status 0; 1 if it is held and left alone.",
+        "show the query that holds the checkpoint, and release it",
+        "Show the query that holds the checkpoint. With --force, release it: only if that "
+        "query's process is certainly dead. Exit status 0; 1 if it is held and not released.",
         PATH="the checkpoint",
-    ).add_argument("--force", action="store_true", help="take it from its owner")
+    ).add_argument("--force", action="store_true", help="release it from its owner")
 
 
 def _run_keep(args: argparse.Namespace) -> int:
@@ -277,7 +277,7 @@ def _run_kept(args: argparse.Namespace) -> int:
 
 
 def _run_release(args: argparse.Namespace) -> int:
-    """Keep an epoch no longer; return the exit status."""
+    """Release a kept epoch; return the exit status."""
     released_epoch = release_epoch(opened_checkpoint(args.path), args.name)
     _print_safely(
         f"{args.path}: epoch {released_epoch.epoch} is no longer kept as {released_epoch.name}"
@@ -297,11 +297,11 @@ def _run_take_back(args: argparse.Namespace) -> int:
     finally:
         lease.release()
     if taken_back is None or taken_back.last == epoch:
-        _print_safely(f"{args.path}: epoch {epoch} is the last one already")
+        _print_safely(f"{args.path}: epoch {epoch} is already the last one")
         return 0
     _print_safely(
-        f"{args.path}: epochs {epoch + 1} to {taken_back.last} are taken back; give the next start "
-        "on_divergence= for targets that have them"
+        f"{args.path}: epochs {epoch + 1} to {taken_back.last} are taken back; pass "
+        "on_divergence= to the next start for targets that have them"
     )
     return 0
 
@@ -481,7 +481,7 @@ def _print_verification(path: str, report: VerificationReport, targets: TargetRe
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if targets.unseen:
-        checked += f"; targets not looked at: {', '.join(targets.unseen)}"
+        checked += f"; targets not checked: {', '.join(targets.unseen)}"
     for refused in targets.refused:
         tell(console, f"A start is refused: {refused.problem} {refused.remedy}")
     problems = "whole" if report.ok else counted(len(report.findings), "problem")
@@ -516,8 +516,8 @@ def _run_copy(args: argparse.Namespace) -> int:
     latest = CommitLog.open_read_only(target).latest
     for not_carried in carry_files(target, () if latest is None else latest.outputs, source=source):
         _print_safely(
-            f"Not carried: {not_carried}. Leave them there until the copy has been started "
-            "and has delivered them.",
+            f"Not copied: {not_carried}. Keep them until the copy has been started and has "
+            "delivered them.",
             file=sys.stderr,
         )
     position_text = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
@@ -544,7 +544,7 @@ def _run_drop(args: argparse.Namespace) -> int:
         return _drop_key(args)
     with _locked_log(args.path) as log:
         drop_operator(log, args.operator, reset=args.reset)
-    _print_safely(f"{args.path}: from the next epoch on, the state of {args.operator} is gone")
+    _print_safely(f"{args.path}: from the next epoch on, the state of {args.operator} is dropped")
     return 0
 
 
@@ -615,10 +615,10 @@ def _run_unlock(args: argparse.Namespace) -> int:
         _print_safely(f"{args.path}: no query holds it")
         return 0
     if not args.force:
-        _print_safely(f"{args.path}: held by {owner}; --force takes it from it")
+        _print_safely(f"{args.path}: held by {owner}; --force releases it")
         return 1
     break_lease(storage)
-    _print_safely(f"{args.path}: taken from {owner}")
+    _print_safely(f"{args.path}: released from {owner}")
     return 0
 
 
@@ -669,7 +669,7 @@ def _print_start_check(path: str, storage: CheckpointStorage) -> int:
     if problems:
         return 1
     refused = check_targets(storage).refused
-    how = ", once it is said how its targets continue: on_divergence=" if refused else ""
+    how = ", if on_divergence= says how its targets continue" if refused else ""
     _print_safely(f"{path}: can be started{how}")
     for target in refused:
         _print_safely(f"  {target.problem} {target.remedy}")
@@ -689,9 +689,9 @@ def _print_repair(
         _print_safely(f"{path}: {counted(len(repairs), 'step')} {outcome}")
     else:
         _print_safely(
-            f"{path}: nothing was done, since nothing here can be repaired. Restore the files from "
-            "a copy (`godwit checkpoint copy` makes one while a query runs); if only the last "
-            "commit record is damaged, give its epoch up by --back-to and the epoch before it; or "
+            f"{path}: nothing was done, since nothing can be repaired. Restore the files from a "
+            "copy (`godwit checkpoint copy` makes one while a query runs); if only the last "
+            "commit record is damaged, give up its epoch by --back-to and the previous epoch; or "
             "start with a new checkpoint."
         )
     for step in steps:
@@ -706,7 +706,7 @@ def _print_repair(
             f"{first - 1}. A copy of the missing files is better."
         )
     if not applied and any(step.action != "none" for step in steps):
-        _print_safely("Nothing was changed; --apply does it.")
+        _print_safely("Nothing was changed; use --apply to do it.")
 
 
 _LINE_EVERY_S = 5.0

@@ -10,7 +10,7 @@ _CLI: Final = "godwit-streams[cli]"
 
 CHECKPOINT: Final = Command(
     module="godwit.ops.checkpoint",
-    purpose="contents of a checkpoint, whether it is whole; copy it, rename and drop its state",
+    purpose="inspect, verify, copy, edit and repair a checkpoint",
     needs="rich",
     install=_CLI,
 )
@@ -32,19 +32,19 @@ TOP: Final = Command(
 )
 RUN: Final = Command(
     module="godwit.ops.supervision",
-    purpose="a program that starts a query, started again when it fails",
+    purpose="run a program that starts a query, and restart it when it fails",
 )
 STATUS: Final = Command(
     module="godwit.ops.status",
-    purpose="whether the query of a checkpoint runs, and how far it is, for scripts and probes",
+    purpose="whether the query of a checkpoint runs, and its progress, for scripts and probes",
 )
 STOP: Final = Command(
     module="godwit.ops.requests",
-    purpose="end the query of a checkpoint after its running epoch, from any machine",
+    purpose="stop the query of a checkpoint after its current epoch, from any machine",
 )
 DRAIN: Final = Command(
     module="godwit.ops.requests",
-    purpose="end it once everything that its sources have now is processed",
+    purpose="stop it after everything that its sources have now is processed",
 )
 PROBE: Final = Command(
     module="godwit.ops.probe",
@@ -64,17 +64,17 @@ REPORT: Final = Command(
 )
 WHY: Final = Command(
     module="godwit.ops.why",
-    purpose="why the controller did what it did: its last decisions, each as a story",
+    purpose="the controller's last decisions, with their reasons",
 )
 ADVISE: Final = Command(
     module="godwit.ops.advise.command",
-    purpose="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+    purpose="the time that a Spark streaming run lost to unbalanced state, from its event log",
     needs="rich",
     install=_CLI,
 )
 ADOPT: Final = Command(
     module="godwit.adopt.command",
-    purpose="what the checkpoint of a stopped Spark query has, and how the query continues here",
+    purpose="the checkpoint of a stopped Spark query, and how to continue the query in Godwit",
     needs="pyspark",
     install="pyspark",
 )

@@ -40,7 +40,7 @@ class Symbols:
         return self.full * (max(filled, 1) if share > 0 and width > 0 else filled)
 
     def plain(self, text: str) -> str:
-        """Return a text with characters replaced that the console cannot show."""
+        """Replace characters of a text that the console cannot show."""
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
 

@@ -1,4 +1,4 @@
-"""Copies of a checkpoint, as of its latest epoch, while a query may run on it."""
+"""Copies of a checkpoint at its latest epoch, also while a query runs on it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def copy_checkpoint(
     """
     if any(target.list(directory) for directory in ("", COMMITS, BLOCKS, SPARK)):
         raise CheckpointError(
-            f"{target.uri!r} exists already, and is not empty.",
+            f"{target.uri!r} already exists, and is not empty.",
             remedy="Copy to a directory that is empty or does not exist yet.",
             uri=target.uri,
         )

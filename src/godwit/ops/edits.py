@@ -56,11 +56,11 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
     existing = next((name for name in renamed.values() if version.operator(name) is not None), "")
     if existing or not new:
         raise CheckpointError(
-            f"The checkpoint {log.storage.uri!r} has an operator {existing!r} already."
+            f"The checkpoint {log.storage.uri!r} already has an operator {existing!r}."
             if new
             else "The new name is empty.",
-            remedy="Choose a name that it does not have; drop that operator first if its state is "
-            "no longer needed.",
+            remedy="Choose an unused name; drop that operator first if its state is no longer "
+            "needed.",
             operator=existing,
         )
     _append_edit(log, EditRecord(flow=log.flow, renamed=renamed))
@@ -76,9 +76,9 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
     _check_operator(log, version, operator)
     if operator in version.operators and not reset:
         raise CheckpointError(
-            f"Operator {operator!r} was part of the flow when it ran last, and would start empty "
+            f"Operator {operator!r} was part of the flow in its last run, and would start empty "
             "if it still is.",
-            remedy="Give --reset to confirm.",
+            remedy="Use --reset to confirm.",
             operator=operator,
         )
     _append_edit(log, EditRecord(flow=log.flow, dropped=(operator, *version.parts_of(operator))))
@@ -90,7 +90,7 @@ def _current_version(log: CommitLog) -> FlowVersion:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
             "operators.",
-            remedy="Change the flow; a start that committed nothing has claimed nothing.",
+            remedy="Change the flow instead; a run without a committed epoch has stored nothing.",
         )
     return apply_edits(log.version(log.flow), log.edits())
 
@@ -101,7 +101,7 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
     if current is not None and current.part_of:
         raise CheckpointError(
             f"Operator {operator!r} is a part of {current.part_of!r}.",
-            remedy=f"Name {current.part_of!r}: its parts go the same way.",
+            remedy=f"Give {current.part_of!r}: its parts are edited together.",
             operator=operator,
         )
     if current is None:
@@ -187,9 +187,9 @@ def remove_key(
         if {*segment.key_groups} & {*log.chains.waiting_key_groups(segment.operator)}:
             raise CheckpointError(
                 f"Rows of key group {segment.key_groups[0]} wait for operator "
-                f"{segment.operator!r}, so its state cannot change before they are processed.",
-                remedy="Drop the state of the whole operator (without --key), or go on from a copy "
-                "of the checkpoint of an earlier epoch.",
+                f"{segment.operator!r}, so its state cannot change until they are processed.",
+                remedy="Drop the state of the whole operator (without --key), or continue from a "
+                "copy of the checkpoint of an earlier epoch.",
                 operator=operator,
             )
     commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
@@ -197,7 +197,7 @@ def remove_key(
 
 
 _Entries = list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]]
-"""Key group, hashes and key columns of the entries that are there."""
+"""Key group, hashes and key columns of the existing entries."""
 
 
 def _entries_of_key(
@@ -266,9 +266,8 @@ def _placeholder_values(
     dtype = types.get(text)
     if dtype is None:
         raise CheckpointError(
-            f"State column {name!r} has had the type {text} for no epoch yet.",
-            remedy="Start the program that wrote the last epochs, and remove the key from what it "
-            "leaves.",
+            f"State column {name!r} got the type {text}, but has no epoch with it yet.",
+            remedy="Run the program that wrote the last epochs, and then remove the key.",
             column=name,
         )
     if pa.types.is_large_binary(dtype):

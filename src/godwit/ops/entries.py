@@ -62,7 +62,7 @@ def finite(value: Any) -> float | None:
 
 
 def count(value: Any) -> int:
-    """Return a value as a whole number; 0 if it is not a number."""
+    """Return a value as an integer; 0 if it is not a number."""
     return max(0, int(number(value)))
 
 

@@ -36,7 +36,7 @@ def add_export_state_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only this operator; may be given several times",
+        help="only this operator; may be repeated",
     )
     parser.add_argument(
         "--epoch", type=int, metavar="N", help="a retained epoch; by default the last one"
@@ -109,7 +109,7 @@ def _export_state(
         return None
     if file.exists():
         raise InvalidInputError(
-            f"The file {str(file)!r} exists already.", remedy="Give an empty directory."
+            f"The file {str(file)!r} already exists.", remedy="Give an empty directory."
         )
     cache, count = BatchCache(storage), 0
     part = file.with_name(f".{file.name}.part")

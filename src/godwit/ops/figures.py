@@ -1,4 +1,4 @@
-"""Figures of journal entries: the one place that says which entry changes which metric, and how.
+"""Metrics derived from journal entries: the definition of which entry changes which metric.
 
 `figures_of` turns an entry into changes of metrics, and `METRICS` says what the metrics are.  How
 they are kept and sent is an exporter's business: Prometheus' (`godwit.ops.metrics`) and
@@ -30,7 +30,7 @@ class Metric(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A change of a metric: what a counter grows by, a gauge's value, an observed value."""
+    """A change of a metric: a counter's increment, a gauge's value, or an observation."""
 
     metric: str
     value: float | None  # ``None``: the metric has no values any more, and gets those that follow
@@ -48,7 +48,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "godwit_epochs": Metric("counter", "Committed epochs", (), "godwit.epochs", "{epoch}"),
     "godwit_epochs_aborted": Metric(
         "counter",
-        "Attempts at epochs that came to nothing",
+        "Failed attempts at epochs",
         (),
         "godwit.epochs.aborted",
         "{attempt}",
@@ -85,7 +85,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "godwit_rows_left_out": Metric(
         "counter",
-        "Rows that an operator over event time left out, by the reason: late, ahead, untimed",
+        "Rows that an operator over event time dropped, by reason: late, ahead, untimed",
         ("operator", "reason"),
         "godwit.rows.left_out",
         "{row}",
@@ -99,7 +99,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "godwit_rows_diverted": Metric(
         "counter",
-        "Rows for which a user's function failed, and which a sink got",
+        "Rows for which a user's function failed, and which were diverted to a sink",
         ("operator",),
         "godwit.rows.diverted",
         "{row}",
@@ -127,7 +127,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "counter", "Sent between operators on different executors", (), "godwit.exchange.io", "By"
     ),
     "godwit_state_unread_bytes": Metric(
-        "gauge", "State that lanes have still to read", (), "godwit.state.unread", "By"
+        "gauge", "State that lanes still have to read", (), "godwit.state.unread", "By"
     ),
     "godwit_state_table_bytes": Metric(
         "gauge",
@@ -151,10 +151,10 @@ METRICS: Final[Mapping[str, Metric]] = {
         "{key}",
     ),
     "godwit_key_groups_waiting": Metric(
-        "gauge", "Key groups with rows that wait", (), "godwit.key_groups.waiting", "{key_group}"
+        "gauge", "Key groups with waiting rows", (), "godwit.key_groups.waiting", "{key_group}"
     ),
     "godwit_key_groups_suspended": Metric(
-        "gauge", "Key groups that do not run", (), "godwit.key_groups.suspended", "{key_group}"
+        "gauge", "Suspended key groups", (), "godwit.key_groups.suspended", "{key_group}"
     ),
     "godwit_key_groups_in_flight": Metric(
         "gauge",
@@ -165,7 +165,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "godwit_key_groups_planned": Metric(
         "gauge",
-        "Key groups that are still to be moved",
+        "Key groups still to be moved",
         (),
         "godwit.key_groups.planned",
         "{key_group}",

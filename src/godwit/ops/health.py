@@ -1,4 +1,4 @@
-"""Health of the queries of this process, beside the metrics and the live page.
+"""Health checks of the queries of this process, served with the metrics and the live page.
 
 ``/livez``: every query makes progress. ``/readyz``: every query has recovered, and is as far as
 asked. Both answer 200 or 503, with the figures and the reasons as JSON. Parameters: ``query``

@@ -34,12 +34,12 @@ _MAX_COMPONENTS: Final = 64
 _MAX_LANES: Final = 2**16 - 1
 _UNKNOWN: Final = 2**16 - 1
 _WARMING: Final = 1
-"""Flag of a cell: copies of some of its key groups are being made elsewhere."""
+"""Flag of a cell: some of its key groups are being copied to other executors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacesOfGroups:
-    """Executors and lanes of a component's key groups, as far as the journal tells."""
+    """Executors and lanes of a component's key groups, as known from the journal."""
 
     executors: tuple[str, ...]
     lanes: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A query in OpenLineage: one run of a job, the datasets that it reads and writes, and its end.
+"""OpenLineage events of a query: a run of a job, its input and output datasets, and its end.
 
 A run begins with the start of a query, so a restart is another run of the same job.  Events are
 sent when the query starts, when a start finds another flow in the checkpoint, and at the end.  The
@@ -142,7 +142,7 @@ class Lineage:
         try:
             self._queue.put_nowait(event)
         except Full:
-            _logger.warning("OpenLineage events are dropped: the receiver takes none.")
+            _logger.warning("OpenLineage events are dropped: the receiver accepts none.")
 
     def _send_until_end(self) -> None:
         """Send queued events until the end; the body of a thread."""
@@ -153,7 +153,7 @@ class Lineage:
                 _logger.warning("An OpenLineage event could not be sent: %s", error)
 
     def close(self) -> None:
-        """Send the rest, as far as the receiver takes it within seconds; idempotent."""
+        """Send the rest if the receiver accepts it within seconds; idempotent."""
         self._queue_event(None)
         self._thread.join(_CLOSING_S)
         if self._thread.is_alive():

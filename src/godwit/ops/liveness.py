@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from godwit.ops.entries import EventLine
 
 LIFECYCLE: Final = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
-"""Kinds of events that are a query's word on its life."""
+"""Kinds of events that show the state of a query."""
 _SILENT_S: Final = 5.0
 
 
@@ -32,7 +32,7 @@ class QueryLife(NamedTuple):
 
 
 class Liveness:
-    """Looks at one checkpoint repeatedly.
+    """Observer of a query by its checkpoint.
 
     `now_s`: seconds of Unix time: journals carry the driver's. `monotonic_s`: seconds, from any
     start.
@@ -60,7 +60,7 @@ class Liveness:
             state = "stopped" if last_word.kind == "QueryStopped" else "failed"
             return QueryLife(state, last_word.line)
         silent_s = self._now_s() - (last_s or 0.0)
-        ago = f"last heard of {_age_text(silent_s)} ago"
+        ago = f"last entry {_age_text(silent_s)} ago"
         if abs(silent_s) < _SILENT_S:
             return QueryLife("running", "")
         if silent_s < 0:
@@ -69,7 +69,7 @@ class Liveness:
         if leased:
             return QueryLife("running", ago)
         if leased is None:
-            return QueryLife("silent", f"{ago}; whether it lives is not known yet")
+            return QueryLife("silent", f"{ago}; it is not yet known whether it is alive")
         return QueryLife("died", f"{ago}, and the lease on the checkpoint is free")
 
     def _is_leased(self) -> bool | None:

@@ -152,7 +152,7 @@ class MetricsServer:
     """Serves a query's metrics in the format requested.
 
     Queries of this process that ask for the same port share it. Raises `InvalidFlowError` if the
-    port is taken, or there is no such address.
+    port is in use, or there is no such address.
     """
 
     def __init__(self, flow: str, *, host: str, port: int, query: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Ports of a running query for those who watch it, as ``godwit.observers`` names them.
+"""Ports for observing a running query, the entry points ``godwit.observers``.
 
 The modules behind the ports are imported when the settings of a query ask for them.
 """
@@ -37,7 +37,7 @@ def open_metrics(flow: CompiledFlow, options: Options) -> MetricsServer:
 
 
 def open_opentelemetry(flow: CompiledFlow, options: Options) -> Telemetry:  # noqa: ARG001  a port
-    """Begin to export metrics and spans; raise `InvalidFlowError` if that is not possible."""
+    """Start exporting metrics and spans; raise `InvalidFlowError` if that is not possible."""
     with _naming_missing_extra(
         "OpenTelemetry", "opentelemetry", "opentelemetry", "opentelemetry-sdk"
     ):
@@ -47,7 +47,7 @@ def open_opentelemetry(flow: CompiledFlow, options: Options) -> Telemetry:  # no
 
 
 def open_openlineage(flow: CompiledFlow, options: Options) -> Lineage:
-    """Begin to send OpenLineage events; raise `InvalidFlowError` if that is not possible."""
+    """Start sending OpenLineage events; raise `InvalidFlowError` if that is not possible."""
     with _naming_missing_extra("OpenLineage", "openlineage", "openlineage", "openlineage-python"):
         from godwit.ops.lineage import Lineage  # noqa: PLC0415  an extra
     try:

@@ -28,11 +28,11 @@ _EPOCH_S: Final = 600.0
 def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit probe`, and its function as ``run``."""
     parser.description = (
-        "Say whether a query is alive (it runs, and no epoch lasts too long) or ready (it has "
-        "recovered or committed its first epoch, and is not too far behind). WHERE is the address "
-        "of its metrics or of its live page, which answer /livez and /readyz themselves; or its "
-        "checkpoint, from any machine that reaches it. Exit status: 0 yes; 1 no, with the reasons; "
-        "2 it could not be asked."
+        "Check whether a query is alive (it runs, and no epoch takes too long) or ready (it has "
+        "recovered or committed its first epoch, and is not too far behind). WHERE is the "
+        "address of its metrics or of its live page, which answer /livez and /readyz themselves; "
+        "or its checkpoint, from any machine that reaches it. Exit status: 0 yes; 1 no, with the "
+        "reasons; 2 it could not be reached."
     )
     parser.add_argument("what", choices=[*ANSWERS.values()])
     parser.add_argument(
@@ -43,19 +43,19 @@ def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
         type=bounded(float, 0, name="number of seconds"),
         default=_EPOCH_S,
         metavar="SECONDS",
-        help="longest that an epoch may last (default: %(default)g)",
+        help="max. duration of an epoch (default: %(default)g)",
     )
     parser.add_argument(
         "--max-rows-behind",
         type=bounded(int, 0, name="number of rows"),
         metavar="ROWS",
-        help="rows that the sources may have and no epoch has read yet, for `ready`",
+        help="max. rows of the sources that no epoch has read yet, for `ready`",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Print the reasons against, if there are any; return the exit status."""
+    """Print the reasons for failure, if any; return the exit status."""
     if args.where.startswith(("http://", "https://")):
         passed, text = _ask_query(args)
     else:
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _ask_query(args: argparse.Namespace) -> tuple[bool, str]:
-    """Ask a port of a query; return whether it passes, and the reasons against."""
+    """Query a port; return whether the check passes, and the reasons for failure."""
     limits = {"max_epoch_s": args.max_epoch_s, "max_rows_behind": args.max_rows_behind}
     [path] = [path for path, what in ANSWERS.items() if what == args.what]
     query = urlencode({name: value for name, value in limits.items() if value is not None})
@@ -92,9 +92,9 @@ def _ask_query(args: argparse.Namespace) -> tuple[bool, str]:
 
 
 def _no_answer(url: str, error: Exception) -> GodwitError:
-    """Return the error that an address does not answer as a query's port does."""
+    """Return the error that an address does not respond like a query's port."""
     return GodwitError(
-        f"{url} does not answer as a query's port does: {error}.",
+        f"{url} does not respond like a query's port: {error}.",
         remedy="Start the query with gw.Observability(metrics_port=...) or ui_port=..., and give "
         "that address, as in http://127.0.0.1:9091.",
         url=url,

@@ -62,7 +62,7 @@ _ATTEMPTS: Final = 5  # files that a look-up is about to read may be collected
 _AT_ONCE: Final = 16  # key groups of a scan
 _READ_BYTES: Final = 32 * 2**20  # of segments that are kept
 EPOCH: Final = b"godwit.epoch"
-"""Key of a table's metadata with the number of the epoch that its rows are of."""
+"""Key of a table's metadata with the epoch of its rows."""
 
 
 @user_class
@@ -280,7 +280,7 @@ class QueryState:
             return self._scanned(record, values, limit)
 
     def close(self) -> None:
-        """Delete the copies of key groups; a later call makes new ones.
+        """Delete the copies of key groups; a later call creates new ones.
 
         Examples
         --------
@@ -359,7 +359,7 @@ class QueryState:
     # -- copies of key groups -----------------------------------------------------------------
 
     def _open(self) -> None:
-        """Read what the checkpoint says of the state; discard copies with other columns."""
+        """Read the state's description in the checkpoint; discard copies with other columns."""
         self._operator = self._run.flow.operator(self._name)
         log = self._run.epochs.log
         before, self._opened = self._opened, None
@@ -463,8 +463,8 @@ class QueryStates:
         unknown = [name for name in keys if name not in self._states]
         if unknown:
             raise InvalidInputError(
-                f"These states are not of {listing(unknown)}.",
-                remedy=f"They are of {listing(self._states)}.",
+                f"These states do not include {listing(unknown)}.",
+                remedy=f"They are those of {listing(self._states)}.",
             )
         # In one order in all threads, so that none waits for another that waits for it.
         asked = {name: self._states[name] for name in sorted(keys)}
@@ -500,7 +500,7 @@ class _Copy:
         self._read: dict[tuple[int, int], StateRows] = {}
 
     def missing(self, chains: Any, key_groups: npt.NDArray[np.int64]) -> _Missing:
-        """Return what the checkpoint has beyond the copies; the caller holds the log's lock."""
+        """Return the entries that the copies lack; the caller holds the log's lock."""
         needed = key_group_mask(key_groups, self.local.num_key_groups)
         floor = self.local.versions.copy()
         segments, chains_of_groups = chains.segments_since(self.state, floor, needed)

@@ -1,4 +1,4 @@
-"""`godwit stop` and `godwit drain`: end the query of a checkpoint, from wherever it is reached.
+"""`godwit stop` and `godwit drain`: stop the query of a checkpoint, from any machine.
 
 A request is left in the checkpoint (`godwit.checkpoint.requests`) for the run that holds the lease;
 then its answer, the lease and the journal are watched until the query has ended.
@@ -33,11 +33,12 @@ _SAY_S: Final = 5.0
 _RELEASE_S: Final = 30.0
 _OWNER_LOOKS, _OWNER_S = 20, 0.25
 _STATUSES: Final = (
-    f"Exit status: {DONE} the query has ended as asked; {CUT_SHORT} it failed, died, or was ended "
-    "otherwise meanwhile; 2 it could not be asked (no checkpoint, no permission, a wrong "
+    f"Exit status: {DONE} the query has ended as requested; {CUT_SHORT} it failed, died, or was "
+    "ended otherwise meanwhile; 2 the request failed (no checkpoint, no permission, a wrong "
     f"position); {NOT_RUNNING} no query runs on the checkpoint; {STILL_RUNS} it still runs after "
-    "--timeout, and ends later: asking again goes on waiting. A query that is started afterwards "
-    "is not stopped by an old request, and `godwit run` does not restart one that was stopped."
+    "--timeout, and ends later: repeat the command to continue waiting. A query that is started "
+    "afterwards is not stopped by an old request, and `godwit run` does not restart one that was "
+    "stopped."
 )
 
 
@@ -54,10 +55,10 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit drain`, and its function as ``run``."""
     parser.description = (
-        "Let the sources of a query end where they are now, process everything, also rows that "
-        "wait, and then stop the query. Windows stay open, unless it was started with "
-        "close_at_end=True. The request is a file in the checkpoint, so it works from any machine "
-        f"that reaches the checkpoint. {_STATUSES}"
+        "Let the sources of a query end at their current positions, process everything, "
+        "including waiting rows, and then stop the query. Windows stay open, unless it was "
+        "started with close_at_end=True. The request is a file in the checkpoint, so it works "
+        f"from any machine that reaches the checkpoint. {_STATUSES}"
     )
     parser.add_argument(
         "--to",
@@ -76,13 +77,13 @@ def _add_arguments(parser: argparse.ArgumentParser, action: Action) -> None:
         type=bounded(float, 0, name="number of seconds"),
         default=_TIMEOUT_S,
         metavar="SECONDS",
-        help="longest wait for the end of the query (default: %(default)g; 0: only ask)",
+        help="max. wait for the end of the query (default: %(default)g; 0: do not wait)",
     )
     parser.set_defaults(run=_run_stop, action=action, to=None)
 
 
 def _run_stop(args: argparse.Namespace) -> int:
-    """Ask the query of a checkpoint to end; return the exit status."""
+    """Request the end of a checkpoint's query; return the exit status."""
     storage = opened_checkpoint(args.path)
 
     def say(text: str) -> None:
@@ -108,7 +109,7 @@ def _read_end_positions(path: str | None) -> dict[str, Any]:
         ) from None
     if not isinstance(ends, dict):
         raise GodwitError(
-            f"The file {path!r} of --to has no JSON object.",
+            f"The file {path!r} of --to does not contain a JSON object.",
             remedy='Give source -> position, as in {"clicks": {"0": 1200}}.',
             path=path,
         )
@@ -125,7 +126,7 @@ def end_query(
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Ask the query of a checkpoint to end, and wait until it has; return the exit status.
+    """Request the end of a checkpoint's query, and wait for it; return the exit status.
 
     `say`: takes lines about the progress. `ends`: see `EndRequest`.
     """
@@ -135,11 +136,15 @@ def end_query(
         say("No query runs on the checkpoint.")
         return NOT_RUNNING
     request = write_request(storage, run, action, ends)
-    say(f"Asked run {run} to {action}." if request.answer is None else f"Run {run} was asked.")
+    say(
+        f"Requested run {run} to {action}."
+        if request.answer is None
+        else f"Run {run} has the request."
+    )
     deadline_s, progress = monotonic_s() + timeout_s, _Progress(storage, say, monotonic_s)
     while (status := _exit_status(storage, request, lease, say)) is None:
         if monotonic_s() >= deadline_s:
-            say(f"Run {run} still runs; it ends later.")
+            say(f"Run {run} is still running; it will end later.")
             return STILL_RUNS
         sleep(min(look_s(storage), 1.0))
         progress.tell()
@@ -152,7 +157,7 @@ def _exit_status(
     lease: _LeaseWatch,
     say: Callable[[str], object],
 ) -> int | None:
-    """Return the exit status once a run has answered, or is gone; ``None`` before."""
+    """Return the exit status if a run has answered, or no longer exists, else ``None``."""
     is_gone = lease.is_gone(asked.run_id)  # first: the answer comes before the end of the lease
     request = read_request(storage, asked.run_id, asked.action)
     if request is not None:
@@ -161,25 +166,25 @@ def _exit_status(
     if answer is not None and answer.state == "refused":
         raise GodwitError(
             f"The query does not {asked.action}: {answer.text}.",
-            remedy="It continues. Ask again without that, or with another value.",
+            remedy="It continues. Repeat the request without that, or with another value.",
         )
     if answer is not None and answer.state in ("ended", "cut short"):
         lease.wait_until_gone(asked.run_id, _RELEASE_S)
         if answer.state == "cut short":
-            say(f"Not as asked, after epoch {answer.epoch}: {answer.text}.")
+            say(f"The query ended differently, after epoch {answer.epoch}: {answer.text}.")
             return CUT_SHORT
-        say(f"The query ended as asked, after epoch {answer.epoch}.")
+        say(f"The query ended as requested, after epoch {answer.epoch}.")
         return DONE
     if not is_gone:
         return None
     other = lease.run()
-    later = f"; run {other} has begun since" if other not in {None, asked.run_id} else ""
-    say(f"Run {asked.run_id} died before it had ended as asked{later}.")
+    later = f"; run {other} has started since" if other not in {None, asked.run_id} else ""
+    say(f"Run {asked.run_id} died before it ended as requested{later}.")
     return CUT_SHORT
 
 
 class _LeaseWatch:
-    """Looks at the lease on a checkpoint repeatedly: which run holds it, and whether it lives."""
+    """Observer of a checkpoint's lease: which run holds it, and whether that is alive."""
 
     def __init__(
         self,
@@ -202,7 +207,7 @@ class _LeaseWatch:
             self._sleep(_OWNER_S)  # its file is just being written
         raise GodwitError(
             f"The lease on the checkpoint {self._storage.uri!r} cannot be read.",
-            remedy="Check that you may read and write the checkpoint, and ask again.",
+            remedy="Check your permissions to read and write the checkpoint, and try again.",
             uri=self._storage.uri,
         )
 
@@ -229,7 +234,7 @@ class _LeaseWatch:
 
 
 class _Progress:
-    """Says from time to time how far the query is."""
+    """Prints the progress of the query from time to time."""
 
     def __init__(
         self,
@@ -242,7 +247,7 @@ class _Progress:
         self._last_said, self._next_line_s = "", monotonic_s() + _SAY_S
 
     def tell(self) -> None:
-        """Say how far the query is, if that has changed and some time has passed."""
+        """Print the progress of the query, if it has changed and some time has passed."""
         if self._monotonic_s() < self._next_line_s:
             return
         self._next_line_s = self._monotonic_s() + _SAY_S

@@ -1,4 +1,4 @@
-"""The reducer of the journal: one entry in, the state of the run after it out.
+"""The reducer of the journal: from the state of a run and an entry to the next state.
 
 `reduced` is a pure function, and the only reader of entries: `godwit top`, the live page (also when
 scrubbed back), a report and the demo are views of the same `RunState`.
@@ -90,7 +90,7 @@ class SourceAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Figures of one epoch, beside the figures drawn over time; scrubbing goes back to it."""
+    """Figures of one epoch, in addition to the time series; scrubbing returns to it."""
 
     epoch: int = -1
     at_s: float = 0.0
@@ -133,7 +133,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Some epochs in a row: figures over time."""
+    """Consecutive epochs: a point in a time series."""
 
     epoch: int  # the last of them
     epochs: int = 1  # how many
@@ -222,7 +222,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that is shown of a run, as of the last entry."""
+    """Everything that is shown about a run, as of the last entry."""
 
     flow: Mapping[str, Any] = field(default_factory=dict)  # `godwit.plan.explain`; empty: not known
     last_word: EventLine | None = None  # the last event of the query's life
@@ -375,7 +375,7 @@ def _point_of(frame: Frame, *, took_ms: float, **figures: Any) -> Point:
 
 
 def _backlog(sources: tuple[SourceAt, ...]) -> int | None:
-    """Return the rows that sources have and no epoch has read; ``None`` if no source says."""
+    """Return the rows that no epoch has read yet; ``None`` if no source reports them."""
     known_backlogs = [source.behind for source in sources if source.behind is not None]
     return sum(known_backlogs) if known_backlogs else None
 
@@ -448,7 +448,7 @@ def _with_epoch(state: RunState, point: Point) -> RunState:
 
 
 def _executors_at(state: RunState, values: Mapping[str, Any]) -> tuple[tuple[ExecutorAt, ...], int]:
-    """Return the figures of executors in an epoch, and how many executors are left out."""
+    """Return the figures of executors in an epoch, and the number of omitted executors."""
     listed = _first_pairs(values.get("executors"))
     owned: dict[str, int] = {}
     for _, counts in _first_pairs(values.get("keyGroups")):
@@ -592,7 +592,7 @@ def _apply_event(state: RunState, values: Mapping[str, Any]) -> RunState:
 
 
 def _apply_query_started(state: RunState, values: Mapping[str, Any]) -> RunState:
-    """Return the state after the start of a run; without the past if the run does not resume."""
+    """Return the state after the start of a run; without history if the run does not resume."""
     if values.get("resumed") is not True:
         return RunState(lost=state.lost)
     frame = replace(
@@ -750,7 +750,7 @@ def _apply_switched(state: RunState, values: Mapping[str, Any]) -> RunState:
 
 
 def _without_copies(state: RunState, component: str, key_groups: Any) -> RunState:
-    """Return the state in which these key groups are not being copied any more."""
+    """Return the state in which these key groups are no longer being copied."""
     finished, copies = set(items(key_groups, _MAX_GROUPS)), state.frame.warming.get(component, {})
     if not finished & copies.keys():
         return state

@@ -1,4 +1,4 @@
-"""An HTTP server of bounded connections and times, for metrics and the live page.
+"""An HTTP server with bounded connections and times, for metrics and the live page.
 
 A silent connection takes a thread and a descriptor of the process, so there are never more than a
 few connections, each for a bounded time.  If there are too many, one is closed for a new one: one
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _SILENT_S: Final = 10.0
-"""Time after which a connection that neither sends nor takes anything is closed."""
+"""Time after which an idle connection is closed."""
 _TO_ASK_S: Final = 0.2
 """Time that a connection has to ask, and _SILENT_S to be answered, before it may make room."""
 _PIECE_BYTES: Final = 2**14
@@ -35,21 +35,21 @@ _logger = logging.getLogger("godwit")
 
 
 class _Failures(io.StringIO):
-    """Takes the errors of answers that broke off."""
+    """Logger of errors in interrupted answers."""
 
     def write(self, said: str) -> int:
         """Log a text at debug level: usually it says that a reader has disconnected."""
-        _logger.debug("An answer broke off: %s", said)
+        _logger.debug("An answer was interrupted: %s", said)
         return len(said)
 
 
 class _Handler(WSGIRequestHandler):
-    """Answers one request, and logs none."""
+    """Handler of one request, without logging."""
 
     timeout = _SILENT_S
 
     def parse_request(self) -> bool:
-        """Read a request, and give it time to be answered; ``False``: it was none."""
+        """Read a request, and start its time limit; ``False`` if it is not valid."""
         parsed = super().parse_request()
         if parsed:
             self.server.give_time(self.connection)  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((str(address[0]), port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, once there is room."""
+        """Serve a connection on a thread, when a slot is free."""
         with self._changing:
             while len(self._connected_since_s) >= self._max_connections and not self._closing:
                 first = min(self._connected_since_s, key=self._safe_until_s.__getitem__)
@@ -119,7 +119,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log a broken connection at debug level."""
-        _logger.debug("A reader at %s was given up", client_address)
+        _logger.debug("A connection from %s was dropped", client_address)
 
     def close(self) -> None:
         """Stop serving, and end all connections."""
@@ -200,11 +200,11 @@ def serving_error(
 ) -> InvalidFlowError:
     """Return the error that something (`what`) cannot be served at an address."""
     text = f"{getattr(error, 'strerror', None) or error}"
-    remedy = f"Give a {setting}host of this machine, and a port that you may open (above 1023)."
+    remedy = f"Give a {setting}host of this machine, and a port that you can open (above 1023)."
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         text, remedy = (
-            "the port is taken",
-            f"Give another {setting}port, or 0 for any that is free.",
+            "the port is in use",
+            f"Give another {setting}port, or 0 for any free port.",
         )
     return InvalidFlowError(
         f"{what} cannot be served at {host}:{port}: {text}.", remedy=remedy, port=port

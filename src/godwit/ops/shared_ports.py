@@ -1,4 +1,4 @@
-"""Ports that several queries of this process share: the same address is asked for again.
+"""Ports that several queries of this process share, because they have the same address.
 
 The first query opens the port, later ones join it, and the last one that ends closes it.
 """

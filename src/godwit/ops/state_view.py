@@ -61,7 +61,7 @@ class UnknownStateError(CheckpointError):
 
 
 class SeveralStatesError(CheckpointError):
-    """The operator has several states, and the request names none of them."""
+    """The operator has several states, but the request selects none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`godwit status`: in a few lines, or as JSON, whether the query of a checkpoint runs, and how far.
+"""`godwit status`: whether the query of a checkpoint runs, and its progress, as text or JSON.
 
 Only the journal and the lease are read, so it works from any machine that reaches the checkpoint.
 """
@@ -28,11 +28,11 @@ _LOOK_S: Final = 0.5
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit status`, and its function as ``run``."""
     parser.description = (
-        "Say whether the query of a checkpoint runs, its last epoch, how far it is behind its "
-        "sources, and how it ended. Only the checkpoint is read, so it works from any machine that "
-        "reaches it; a query that was silent for some seconds is watched until its lease tells "
-        "whether it lives. Exit status 0: it runs; 1: it does not (stopped, failed or died); 2: "
-        "there is no checkpoint, or no journal yet."
+        "Show whether the query of a checkpoint runs, its last epoch, how far it is behind its "
+        "sources, and how it ended. Only the checkpoint is read, so it works from any machine "
+        "that reaches it; a query that was silent for some seconds is watched until its lease "
+        "tells whether it lives. Exit status 0: it runs; 1: it does not (stopped, failed or "
+        "died); 2: there is no checkpoint, or no journal yet."
     )
     add_checkpoint(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -60,7 +60,7 @@ def status_of(
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Return the status of a query as plain values; ``None`` where something is not known.
+    """Return the status of a query as plain values; ``None`` for unknown ones.
 
     Times in seconds. Waits until the lease tells whether a silent query lives.
     """

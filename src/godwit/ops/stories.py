@@ -1,4 +1,4 @@
-"""Decisions of the controller as stories in plain words, made by the reducer of the journal.
+"""Decisions of the controller as plain text, built by the reducer of the journal.
 
 A story has the measurements before a decision, the differences before them that passed for noise,
 the expected and the measured effect, and what it would take to do better.  The first and the last
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 REMEDIES: Mapping[str, str] = {
     "executors": "more executors, or faster ones: gw.Control(scaling=..., max_executors=...)",
-    "key group": "no executor helps one key group: divide it by merge= or spread=, or make its "
-    "heaviest key finer",
-    "driver": "no executor helps the driver: give a longer trigger, fewer operators or fewer key "
-    "groups, so that there is less to plan and to commit",
-    "source": "reading and exchanging rows holds the stream up: give the source more partitions, "
-    "or let maps and filters run before the exchange",
-    "sink": "no executor helps a sink: make its target faster, write less to it, or give it "
-    "larger epochs by a longer trigger",
+    "key group": "more executors do not help one key group: divide it by merge= or spread=, or "
+    "make its heaviest key finer",
+    "driver": "more executors do not help the driver: use a longer trigger, fewer operators or "
+    "fewer key groups, so that there is less to plan and to commit",
+    "source": "reading and exchanging rows is the bottleneck: give the source more partitions, "
+    "or run maps and filters before the exchange",
+    "sink": "more executors do not help a sink: make its target faster, write less to it, or "
+    "give it larger epochs by a longer trigger",
 }
 """First words of a bottleneck (`LoadMeasured.held_up_by`) → advice that shortens its work."""
 _ORDER = ("seen", "noise", "expected", "came", "better")
 _FULL = 0.9
-"""Share of the time from which on a part counts as busy all the time."""
+"""Min. share of the time at which a part counts as always busy."""
 _MATTERS = 0.02
-"""Share of the mean from which a load distance is worth a word, and of the time for an executor."""
+"""Min. load distance, and busy share of an executor, that are mentioned."""
 _SHOWN_ERROR = 0.005
-"""Least error of the arrival rate that is shown."""
+"""Min. error of the arrival rate that is shown."""
 _MAX_LINE = 1000  # characters: the reason of a refusal may have several sentences
 
 
@@ -50,7 +50,7 @@ def remedy(held_up_by: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A decision in plain words; parts that are unknown, or need no mention, are empty."""
+    """A decision as plain text; unknown or irrelevant parts are empty."""
 
     decided: str
     seen: str = ""
@@ -126,7 +126,7 @@ class Measurements:
         return "; ".join(parts)
 
     def _change_text(self) -> str:
-        """Return the rate of the period before in parentheses, if it was clearly another one."""
+        """Return the previous period's rate in parentheses, if it clearly differs."""
         last, before = self.last, self.before
         if last is None or before is None:
             return ""
@@ -136,7 +136,7 @@ class Measurements:
         return f" ({before.arrival_per_s:,.0f} in the period before)" if is_clear else ""
 
     def noise_text(self) -> str:
-        """Return the range of the periods before, which changed nothing, as text."""
+        """Return the range of the previous periods, which changed nothing, as text."""
         if not self.periods:
             return ""
         low, high = self.rates
@@ -211,7 +211,7 @@ def _printable_story(story: Story) -> Story:
 
 
 def _expected_latency(numbers: Mapping[str, float], executors: int) -> str:
-    """Return the latency that was expected of a number of executors; empty if it is not known."""
+    """Return the expected latency for a number of executors; empty if unknown."""
     expected, target = numbers.get("expected_s"), numbers.get("target_s")
     if expected is None or target is None:
         return ""
@@ -233,7 +233,7 @@ def judged(story: Story, event: events.Event, measured: Measurements) -> Story:
     if missed or event.verdict == "no help":
         story = replace(story, better=_remedy_of_bottleneck(measured))
     elif event.verdict == "overtaken":
-        story = replace(story, better="steadier periods to judge by, such as a longer period=")
+        story = replace(story, better="steadier periods, such as by a longer period=")
     return _printable_story(story)
 
 
@@ -243,16 +243,14 @@ def _remedy_of_bottleneck(measured: Measurements) -> str:
     if last is None or not last.held_up:
         return ""
     return remedy(last.held_up_by) or (
-        "nothing took most of the time: godwit ui shows where rows waited"
+        "no single part took most of the time: godwit ui shows where rows waited"
     )
 
 
 def quiet_story(measured: Measurements) -> Story:
     """Return the story of a stream on which nothing was decided."""
     if measured.last is None:
-        return Story(
-            decided="nothing was decided, and nothing was measured: is there a gw.Control?"
-        )
+        return Story(decided="no decisions and no measurements: does the query have a gw.Control?")
     full = measured.last.held_up >= _FULL
     return _printable_story(
         Story(

@@ -1,4 +1,4 @@
-"""The application that `godwit run` supervises: its process, and the exit status that says why.
+"""The application that `godwit run` supervises: its process, and its exit status.
 
 ``python -m godwit.ops.supervised app.py ARGUMENTS`` runs the program as ``python app.py ARGUMENTS``
 does. Only the exit status after an error differs: `CANNOT_MEND` for errors that every further start

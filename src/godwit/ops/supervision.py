@@ -1,4 +1,4 @@
-"""`godwit run`: start an application again when it fails, unless a start cannot mend the failure.
+"""`godwit run`: restart an application when it fails, unless a restart cannot help.
 
 The application is a process of its own, so that `kill -9`, a crash of the interpreter and a lack of
 memory end it alone. A query continues from its checkpoint, so a restart loses and repeats nothing.
@@ -49,7 +49,7 @@ class RestartBudget:
 
 @dataclass(slots=True, kw_only=True)
 class Restarts:
-    """Restarts of an application so far: says whether, and after which pause, it starts again."""
+    """Restarts of an application so far, which decide on the next one and its pause."""
 
     budget: RestartBudget
     random: random.Random
@@ -76,7 +76,7 @@ class Restarts:
 
 
 class Supervisor:
-    """Runs an application until it ends well, is asked to end, or cannot be mended."""
+    """Runs an application until it succeeds, is stopped, or a restart cannot help."""
 
     def __init__(self, command: Sequence[str], restarts: Restarts, *, name: str) -> None:
         self._command, self._restarts, self._name = list(command), restarts, name
@@ -96,7 +96,7 @@ class Supervisor:
                     return status
                 ended = f"ended with {_status_text(status)} after {ran_s:.1f} s"
                 if status == CANNOT_MEND:
-                    self._write_to_stderr(f"{ended}: a restart cannot mend that error")
+                    self._write_to_stderr(f"{ended}: a restart cannot fix this error")
                     return status
                 if status == NOT_WANTED:
                     self._write_to_stderr(f"{ended}, after its queries were stopped on request")
@@ -105,8 +105,8 @@ class Supervisor:
                 if pause_s is None:
                     budget = self._restarts.budget
                     self._write_to_stderr(
-                        f"{ended}, and was started again {budget.restarts} times within "
-                        f"{budget.window_s:g} s: it is not started again"
+                        f"{ended}, and was restarted {budget.restarts} times within "
+                        f"{budget.window_s:g} s: it is not restarted"
                     )
                     return OUT_OF_RESTARTS
                 number = len(self._restarts.times_s)
@@ -134,7 +134,7 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _pass_on(self, number: int, _frame: object) -> None:
-        """Pass a signal that asks for the end to the application; its handler."""
+        """Handle a termination signal: pass it on to the application."""
         self._last_end_signal = number
         process = self._process
         if process is not None and process.returncode is None:
@@ -219,7 +219,7 @@ def _run(args: argparse.Namespace) -> int:
     """Supervise a program; return the exit status."""
     if not Path(args.program).is_file():
         raise GodwitError(
-            f"There is no program {args.program!r}.",
+            f"The program {args.program!r} does not exist.",
             remedy="Give the Python file that starts the query, as in: godwit run app.py",
             program=args.program,
         )

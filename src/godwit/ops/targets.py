@@ -1,4 +1,4 @@
-"""Targets of a checkpoint on this machine, looked at without the flow.
+"""Checks of a checkpoint's targets on this machine, without the flow.
 
 Nothing is written, and no credentials are needed.  The directory of a connector's target has a file
 by which it is known, and which names an entry point of the group ``godwit.targets``: a `LastPoint`.
@@ -122,9 +122,9 @@ def _divergence_findings(
     if (problem := divergence_of(point, log, position)) is not None:
         yield Finding(
             file=sink.target,
-            problem=f"Sink {name!r} would not continue from this checkpoint: {problem.what}.",
+            problem=f"Sink {name!r} cannot continue from this checkpoint: {problem.what}.",
             remedy="Restore the target as of the checkpoint's backup, or start from a backup of "
-            "the checkpoint that is as old as the target; or say at the start how to continue: "
+            "the checkpoint from the same time as the target; or set how to continue: "
             "flow.start(on_divergence=...).",
         )
 
@@ -142,8 +142,8 @@ def _missing_lane_files(
             return  # a running query has delivered it meanwhile
         yield Finding(
             file=f"{target}/{path}",
-            problem=f"It is gone, and epoch {record.epoch} is yet to be delivered to sink "
-            f"{name!r}: lanes wrote rows of it there.",
+            problem=f"It no longer exists, but epoch {record.epoch} has not been delivered to "
+            f"sink {name!r} yet: lanes wrote its rows to this file.",
             remedy="Restore it. If the target was moved, move it back for the next start.",
         )
 

@@ -1,4 +1,4 @@
-"""A query in OpenTelemetry: its metrics, and a span for each epoch.
+"""OpenTelemetry of a query: its metrics, and a span for each epoch.
 
 Metrics are those of `godwit.ops.figures`, under names after OpenTelemetry's conventions.  A trace
 is one epoch: its phases, one after the other, and below the phase of the lanes, for each executor,
@@ -204,7 +204,7 @@ class TelemetryRecorder:
             span.end(at_ns)
 
     def _trace_event(self, values: Mapping[str, Any]) -> None:
-        """Record migrations, epochs that came to nothing, and the failure of the query."""
+        """Record migrations, failed attempts at epochs, and the failure of the query."""
         kind, at_ns = values["kind"], int(values["at_s"] * 1e9)
         if kind == "MigrationStarted" and len(self._migrations) < _MAX_MIGRATIONS:
             self._migrations[values["migration"]] = self._tracer.start_span(
@@ -286,7 +286,7 @@ class Telemetry:
         return own
 
     def _process_resource(self) -> Any:
-        """Return what the SDK says of the process: the service is the flow, unless it is named."""
+        """Return the SDK's resource of the process; by default the service is the flow."""
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
 
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get(
@@ -295,17 +295,17 @@ class Telemetry:
         return Resource.create({} if named else {"service.name": printable(self._flow)})
 
     def _check_protocol(self) -> None:
-        """Raise if the environment asks for a protocol that Godwit does not bring."""
+        """Raise if the environment requires a protocol that Godwit does not support."""
         protocol = os.environ.get(_PROTOCOL, "http/protobuf")
         if protocol != "http/protobuf":
             raise InvalidFlowError(
                 f"{_PROTOCOL} is {protocol!r}; Godwit exports by http/protobuf only.",
-                remedy="Unset it and name an endpoint of OTLP over HTTP, or configure providers in "
-                "the application (opentelemetry-instrument does), which are used then.",
+                remedy="Unset it and give an endpoint for OTLP over HTTP, or configure providers "
+                "in the application (as by opentelemetry-instrument), which are then used.",
             )
 
     def close(self) -> None:
-        """Send the rest, as far as the collector takes it within seconds; idempotent."""
+        """Send the rest if the collector accepts it within seconds; idempotent."""
         closing = threading.Thread(target=self._shut_down, name="godwit-telemetry-end", daemon=True)
         closing.start()
         closing.join(_CLOSING_S)

@@ -53,11 +53,11 @@ _WIDE = 160
 def add_top_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit top`, and its function as ``run``."""
     parser.description = (
-        "Show a stream while it runs: executors and their load, key groups on the "
-        "move, rows per second, epoch time, lag of the sources where it is known, the "
-        "controller's last decisions. Only the end of the checkpoint's journal is read, so it "
-        "works from any machine that reaches the checkpoint, costs the stream nothing, and shows "
-        "the last moments of one that has ended. Ctrl-C ends it. Exit status 0; 2 if there is no "
+        "Show a stream while it runs: executors and their load, migrating key groups, rows per "
+        "second, epoch time, lag of the sources where it is known, the controller's last "
+        "decisions. Only the end of the checkpoint's journal is read, so it works from any "
+        "machine that reaches the checkpoint, costs the stream nothing, and shows the last "
+        "moments of one that has ended. Ctrl-C ends it. Exit status 0; 2 if there is no "
         "checkpoint, or no journal yet."
     )
     add_checkpoint(parser)
@@ -72,7 +72,7 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
         type=bounded(float, 0.1, 3600, "number of seconds"),
         default=1.0,
         metavar="SECONDS",
-        help="time between two looks (default: %(default)s)",
+        help="time between two refreshes (default: %(default)s)",
     )
     parser.set_defaults(run=_run_top)
 
@@ -360,7 +360,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
 def _speed_lines(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
     """Yield the lines about the speed of epochs."""
     if not figures.epochs:
-        yield Text("no epoch in sight")
+        yield Text("no epochs yet")
         return
     took = [epoch.duration_ms for epoch in figures.epochs]
     yield Text.assemble(
@@ -386,7 +386,7 @@ def _latency_line(figures: RunFigures) -> Iterator[Text]:
 
 
 _OLD_MS = 3_600_000.0
-"""Latency from which rows are taken for those of a backfill."""
+"""Min. latency of rows that count as a backfill."""
 
 
 def _migration_line(figures: RunFigures) -> Text:
@@ -418,7 +418,7 @@ def _source_line(source: SourceAt, symbols: Symbols) -> Text:
     if source.processed_rows_per_s is not None:
         parts.append(f"{source.processed_rows_per_s:,.0f} processed")
     parts += [f"{name} {value}" for name, value in source.metrics.items()]
-    lag = ", ".join(parts) or "says nothing of its lag"
+    lag = ", ".join(parts) or "does not report its lag"
     return Text(symbols.plain(f"source {source.description[:60]}: {lag}"))
 
 
@@ -438,7 +438,7 @@ def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols
     if len(shown) < len(executors):
         less = f"and {counted(len(executors) - len(shown), 'executor')} with less load"
         unseen = figures.executors_left_out
-        yield Text(f"{less}; {unseen} more are not looked at" if unseen else less)
+        yield Text(f"{less}; {unseen} more are not shown" if unseen else less)
 
 
 def _draw_executor(

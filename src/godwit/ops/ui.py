@@ -50,8 +50,8 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token",
         default=os.environ.get(_VARIABLE, ""),
-        help="what a reader has to bring (default: that of the environment variable "
-        f"{_VARIABLE}; made up where --host is not of this machine alone)",
+        help=f"access token of readers (default: that of the environment variable {_VARIABLE}; "
+        "made up where --host is not of this machine alone)",
     )
     parser.set_defaults(run=_run_ui)
 
@@ -59,8 +59,8 @@ def add_ui_arguments(parser: argparse.ArgumentParser) -> None:
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the texts and arguments of `godwit report`, and its function as ``run``."""
     parser.description = (
-        "Write what `godwit ui` shows of a run into one file, which any browser opens "
-        "without a server. Exit status 0; 2 if there is no checkpoint, or no journal yet."
+        "Write the content of `godwit ui` to one file, which any browser opens without a server. "
+        "Exit status 0; 2 if there is no checkpoint, or no journal yet."
     )
     add_checkpoint(parser)
     parser.add_argument("-o", "--output", default="run.html", help="default: %(default)s")
@@ -100,7 +100,7 @@ def _run_report(args: argparse.Namespace) -> int:
     except OSError as error:
         raise GodwitError(
             f"The report cannot be written to {args.output!r}: {error.strerror}.",
-            remedy="Give a file in a directory that you may write, as in -o run.html.",
+            remedy="Give a file in a writable directory, as in -o run.html.",
             path=args.output,
         ) from error
     print(f"{args.output}: {len(published.state.points)} points in time, {human_bytes(size)}")

@@ -266,7 +266,7 @@ class _Verification:
                 self.add_finding(path, problem, error.remedy)
                 continue
             if log.digest(own.epoch) != own.record:
-                problem = f"It belongs to another record of epoch {own.epoch} than the one here."
+                problem = f"It belongs to a different record of epoch {own.epoch}."
                 self.add_finding(path, problem, _ONE_HISTORY)
             self.num_key_groups = chains.num_key_groups
             self.check_segments(chains.segments())
@@ -284,7 +284,7 @@ class _Verification:
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
             if manifest is not None and digest not in {"", manifest.record}:
-                problem = f"It belongs to another record of epoch {epoch} than the one here."
+                problem = f"It belongs to a different record of epoch {epoch}."
                 self.add_finding(manifest_path(epoch), problem, _ONE_HISTORY)
             if record is None or self.identity is None:
                 continue
@@ -292,7 +292,7 @@ class _Verification:
             digest = self.digests.get(commit_path(epoch - 1), "" if noted is None else noted.record)
             for problem in link_problems(self.identity, record, digest=digest):
                 self.add_finding(
-                    commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY
+                    commit_path(epoch), f"The record is invalid: {problem}.", _ONE_HISTORY
                 )
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
@@ -309,19 +309,19 @@ class _Verification:
                 previous=previous,
             ):
                 self.add_finding(
-                    edit_path(edit.number), f"The edit is wrong: {problem}.", _ONE_HISTORY
+                    edit_path(edit.number), f"The edit is invalid: {problem}.", _ONE_HISTORY
                 )
             previous = self.digests[edit_path(edit.number)]
 
     def check_spark_commits(self) -> None:
-        """Add a finding if Spark has completed a micro-batch that no commit record has."""
+        """Add a finding if Spark has completed a micro-batch without a commit record."""
         try:
             names = [path.rpartition("/")[2] for path in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
             self.add_error(_SPARK_COMMITS, error)
             return
         if any(name.isdecimal() for name in names):
-            problem = "No record is there, though Spark has noted that micro-batches were done."
+            problem = "There is no record, although Spark has recorded completed micro-batches."
             self.add_finding(COMMITS, problem, _RESTORE)
 
     def check_references(self, record: CommitRecord) -> None:
@@ -331,10 +331,10 @@ class _Verification:
             (plan_path(record.plan), record.plan_digest, "physical plan"),
         ):
             if self.digests.get(path, digest) != digest:
-                problem = f"It is another {kind} than that of the retained epochs."
+                problem = f"It is not the {kind} of the retained epochs."
                 self.add_finding(path, problem, _ONE_HISTORY)
         if record.plan not in self.plans:
-            problem = f"It is missing; epoch {record.epoch} ran under it."
+            problem = f"It is missing, but epoch {record.epoch} used it."
             self.add_finding(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
@@ -350,7 +350,7 @@ class _Verification:
                     if epoch == first + 1
                     else (f"records of epochs {first} to {epoch - 1} are")
                 )
-                problem = f"The {some} missing, though epoch {last} is committed."
+                problem = f"The {some} missing, although epoch {last} is committed."
                 self.add_finding(commit_path(first), problem, _RESTORE)
             first = epoch + 1
 
@@ -365,7 +365,7 @@ class _Verification:
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
         for epoch in sorted(named - manifests.keys()):
             if epoch >= max(anchor, 0):
-                problem = f"The manifest of epoch {epoch} is missing, though records name it."
+                problem = f"The manifest of epoch {epoch} is missing, although records refer to it."
                 self.add_finding(manifest_path(epoch), problem, _RESTORE)
         return anchor
 
@@ -377,7 +377,9 @@ class _Verification:
             return None
         problems = list(chains.problems(record))
         for problem in problems:
-            self.add_finding(commit_path(record.epoch), f"The record is wrong: {problem}.", _REPORT)
+            self.add_finding(
+                commit_path(record.epoch), f"The record is invalid: {problem}.", _REPORT
+            )
         if problems:
             return None
         chains.apply(record)
@@ -396,7 +398,7 @@ class _Verification:
     def add_missing_flow(self, number: int) -> None:
         """Add the finding that flow version `number` is missing."""
         if number not in self.flows:  # otherwise its problem was reported
-            problem = "The flow version is missing, though state was written under it."
+            problem = "The flow version is missing, although state was written with it."
             self.add_finding(flow_path(number), problem, _RESTORE)
 
     def upgrade_chains(self, chains: Chains, record: CommitRecord) -> bool:
@@ -423,13 +425,13 @@ class _Verification:
                 return Chains.restore(manifest)
             for problem in key_group_problems(self.identity, manifest, record):
                 path = manifest_path(manifest.epoch)
-                self.add_finding(path, f"The manifest is wrong: {problem}.", _RESTORE)
+                self.add_finding(path, f"The manifest is invalid: {problem}.", _RESTORE)
                 return None
             return Chains.restore(manifest)
         if chains.manifest() != replace(manifest, record="", retained_from=0):
             self.add_finding(
                 manifest_path(manifest.epoch),
-                f"The manifest of epoch {manifest.epoch} does not agree with the records.",
+                f"The manifest of epoch {manifest.epoch} contradicts the records.",
                 _REPORT,
             )
         return chains
@@ -504,7 +506,7 @@ class _Verification:
             self.add_finding(
                 ref.file,
                 f"{where} has {len(misplaced)} rows in the wrong key group, the first in row "
-                f"{misplaced[0]}: it is filed under {filed[misplaced[0]]} and belongs to "
+                f"{misplaced[0]}: it is stored in {filed[misplaced[0]]} but belongs to "
                 f"{actual[misplaced[0]]}.",
                 _REPORT,
             )
@@ -543,7 +545,7 @@ class _Verification:
                 continue
             operator = version.operator(state.operator)  # one that has left, if it was regrouped
             if operator is None or state.state not in operator.states:
-                problem = f"Flow version {flow} has no state '{state}', which was written under it."
+                problem = f"Flow version {flow} has no state '{state}', which was written with it."
                 self.add_finding(flow_path(flow), problem, _REPORT)
                 continue
             described = operator.states[state.state]
@@ -551,8 +553,8 @@ class _Verification:
             if not is_entries_of(columns_of(schema), expected):
                 self.add_finding(
                     block.file,
-                    f"State of '{state}' at {block.offset} has other columns than flow version "
-                    f"{flow} says: {schema.names}, or their types differ.",
+                    f"State of '{state}' at {block.offset} has columns or types that differ from "
+                    f"flow version {flow}: {schema.names}.",
                     _REPORT,
                 )
 
@@ -617,9 +619,9 @@ def _missing_blocks(
         seen.add(block.file)
         size = sizes.get(block.file)
         if size is None:
-            yield block, "It is missing, though the latest epoch needs it."
+            yield block, "It is missing, but the latest epoch needs it."
         elif size < block.offset + padded(block.length):
-            yield block, f"It has {size} bytes, fewer than the latest epoch needs of it."
+            yield block, f"It has {size} bytes, fewer than the latest epoch needs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -701,7 +703,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _check_back_to(self, last: int) -> None:
-        """Raise `CheckpointError` if the checkpoint cannot go back to the epoch that was asked for.
+        """Raise `CheckpointError` if the checkpoint cannot go back to the requested epoch.
 
         `last`: the last epoch that can be replayed.
         """
@@ -736,8 +738,8 @@ class _RecordPlan:
             0,  # before its records are set aside
             RepairStep(
                 path=path,
-                problem=f"Epochs before {retained_from} can no longer be read: the epochs that are "
-                "taken back did not retain them.",
+                problem=f"Epochs before {retained_from} can no longer be read: the removed "
+                "epochs did not retain them.",
                 action="write",
                 content=encode_record(
                     replace(
@@ -772,7 +774,7 @@ class _RecordPlan:
         if last >= 0 and self.commits.get(last) is None:
             return commit_path(last), self._damage_of(last)
         if chains is None:
-            problem = "There is neither a manifest nor epoch 0 to replay records from."
+            problem = "There is neither a manifest nor epoch 0 from which to replay records."
             return (COMMITS, problem) if self.commits else None
         if not taken_back:
             if self.commits.get(following, ...) is None:
@@ -806,9 +808,9 @@ class _RecordPlan:
     def _damage_of(self, epoch: int) -> str:
         """Return, as text, the damage of an epoch's commit record."""
         if epoch not in self.commits:
-            return "It is missing, and only it has the commit of its epoch."
+            return "It is missing, and its epoch has no other commit."
         if self.commits[epoch] is None:
-            return "It is damaged, and only it has the commit of its epoch."
+            return "It is damaged, and its epoch has no other commit."
         return "It does not continue the epochs before it."
 
     def _belongs_here(self, record: CommitRecord | None) -> bool:
@@ -827,7 +829,7 @@ class _RecordPlan:
             damaged = self.manifests[number] is None
             problem = "It is damaged." if damaged else "It belongs to a record of another history."
         if chains is None:
-            self._add_step(path, f"{problem} The records before it are gone.", "none")
+            self._add_step(path, f"{problem} The records before it are missing.", "none")
             return
         self.steps.append(
             RepairStep(

@@ -1,4 +1,4 @@
-"""`godwit why`: the controller's last decisions as stories, from the checkpoint's journal alone."""
+"""`godwit why`: the controller's last decisions, explained from the checkpoint's journal."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def add_why_arguments(parser: argparse.ArgumentParser) -> None:
         type=bounded(int, 1, 200, "number of decisions"),
         default=5,
         metavar="N",
-        help="decisions to tell of, the latest last (default: %(default)s)",
+        help="number of decisions to show, latest last (default: %(default)s)",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also key groups that changed lanes within an executor, and executors given back",
+        help="also show key groups that changed lanes within an executor, and released executors",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     parser.set_defaults(run=_run_why)

@@ -312,8 +312,8 @@ def puts_text(key: tuple[str], rows: gw.types.KeyRows[Order], book: Book) -> Any
 
 
 FAILED: list[tuple[dict[str, Any], list[str]]] = [
-    ({"function": emits(Refusal("A", "late"))}, ["of type Refusal, where output=Trade", "('B',)"]),
-    ({"function": emits(("A", 1.0))}, ["of type tuple, where output=Trade"]),
+    ({"function": emits(Refusal("A", "late"))}, ["of type Refusal, but output=Trade", "('B',)"]),
+    ({"function": emits(("A", 1.0))}, ["of type tuple, but output=Trade"]),
     ({"function": emits(Trade("A", "x"))}, ["'x' in column 'price'"]),  # type: ignore[arg-type]
     ({"function": emits(Trade("A", None))}, ["None in Trade.price, which is float"]),  # type: ignore[arg-type]
     ({"function": reads_prize}, ["no attribute 'prize'", "Did you mean 'price'"]),

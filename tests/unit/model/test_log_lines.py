@@ -134,4 +134,4 @@ def test_a_supervised_program_and_its_supervisor_log_lines_alone(tmp_path: Path)
     assert failed["message"] == "OSError: no"
     assert 'app.py", line 6' in failed["error"]["traceback"]
     assert supervisor["logger"] == "godwit.run"
-    assert "it is not started again" in supervisor["message"]
+    assert "it is not restarted" in supervisor["message"]

@@ -154,7 +154,7 @@ def test_repair_says_what_it_would_do_and_does_it_only_when_told(
     assert main(["checkpoint", "repair", str(checkpoint)]) == 1
     said = capsys.readouterr().out
     assert "commits/000000000099.rec: It is later than epoch 1" in said
-    assert "Nothing was changed; --apply does it." in said
+    assert "Nothing was changed; use --apply to do it." in said
     assert stray.exists()
     lease = acquire_lease(CheckpointStorage.open(checkpoint), "the-run")
     assert main(["checkpoint", "repair", str(checkpoint), "--apply"]) == 2
@@ -202,8 +202,8 @@ def test_a_damaged_last_record_is_given_up_only_where_it_is_said(
     for apply in ([], ["--apply"]):
         assert main(["checkpoint", "repair", str(checkpoint), *apply]) == 1
         said = capsys.readouterr().out
-        assert "nothing was done, since nothing here can be repaired" in said
-        assert "give its epoch up by --back-to" in said
+        assert "nothing was done, since nothing can be repaired" in said
+        assert "give up its epoch by --back-to" in said
         assert "step" not in said
     for epoch in ("2", "4", "-1"):
         assert main(["checkpoint", "repair", str(checkpoint), f"--back-to={epoch}"]) == 2

@@ -96,7 +96,7 @@ def test_the_state_of_one_key_is_forgotten_and_that_of_others_stays(
         (("rename", "no", "c"), "no operator 'no'"),
         (("rename", "a", "b"), "has an operator 'b' already"),
         (("drop", "no"), "Its operators are a, b"),
-        (("drop", "a"), "Give --reset"),
+        (("drop", "a"), "Use --reset"),
         (("drop", "no", "--key", "('x',)"), "Its operators are a, b"),
         (("drop", "a", "--key", "('z',)"), "has no state of key ('z',)"),
     ],

@@ -233,7 +233,7 @@ def test_a_port_that_is_taken_is_refused_by_name_and_free_again_once_closed() ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            InvalidFlowError, match=rf"127\.0\.0\.1:{port}: the port is taken"
+            InvalidFlowError, match=rf"127\.0\.0\.1:{port}: the port is in use"
         ) as caught:
             MetricsServer("b", host="127.0.0.1", port=port)
         assert caught.value.context == {"port": port}

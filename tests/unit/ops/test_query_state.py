@@ -102,8 +102,8 @@ def test_rows_are_joined_with_the_state_of_their_keys_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (("a", "b"), "is not one of the state of 't', whose key columns are 'k'"),
-        ({"key": "a"}, "is not one of the state"),
+        (("a", "b"), "does not fit the state of 't', whose key columns are 'k'"),
+        ({"key": "a"}, "does not fit the state"),
         (5, "column 'k', of type string, cannot hold"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_run_that_dies_is_told_from_one_that_ends(storage: CheckpointStorage) 
             runs.append(acquire_lease(storage, "run3"))
 
     status, text = asked(storage, Clock(succeed))
-    assert (status, "run run3 has begun since" in text) == (CUT_SHORT, True)
+    assert (status, "run run3 has started since" in text) == (CUT_SHORT, True)
     assert not requests_to(storage, "run3")
     runs[1].release()
 
@@ -196,4 +196,4 @@ def test_the_commands_end_with_a_status_for_scripts(
     assert main(["drain", str(tmp_path / "ck"), "--to", str(tmp_path / "no.json")]) == 2
     (tmp_path / "list.json").write_text("[1]")
     assert main(["drain", str(tmp_path / "ck"), "--to", str(tmp_path / "list.json")]) == 2
-    assert "no JSON object" in capsys.readouterr().err
+    assert "does not contain a JSON object" in capsys.readouterr().err

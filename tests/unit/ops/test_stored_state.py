@@ -115,7 +115,7 @@ def test_answers_are_those_of_the_query_over_moves_losses_restarts_and_expiry() 
     assert both.epoch == run._driver.log.latest_epoch
     with pytest.raises(UnknownStateError, match="no operator 'x'"):
         asked.state("x").scan()
-    with pytest.raises(InvalidInputError, match="is not one of the state of 't'"):
+    with pytest.raises(InvalidInputError, match="does not fit the state of 't'"):
         asked.state("t").get_many([("a", "b")])
     both_ways: list[Any] = [asked.state("t"), QueryState(run._driver, "t", None)]
     for state in both_ways:

@@ -84,14 +84,14 @@ def test_an_error_that_a_restart_cannot_mend_ends_the_supervisor(tmp_path: Path)
     status, starts, text = ended(tmp_path, program)
     assert (status, starts) == (CANNOT_MEND, 1)
     assert "InvalidFlowError" in text
-    assert "a restart cannot mend that error" in text
+    assert "a restart cannot fix this error" in text
 
 
 def test_without_restarts_left_the_supervisor_ends(tmp_path: Path) -> None:
     status, starts, text = ended(tmp_path, "raise OSError('no')\n", "--restarts", "1")
     assert (status, starts) == (OUT_OF_RESTARTS, 2)
     assert text.count("OSError: no") == 2
-    assert "was started again 1 times" in text
+    assert "was restarted 1 times" in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -115,4 +115,4 @@ def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "godwit.cli.main", "run", str(tmp_path / "no.py")]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-    assert "There is no program" in refused.stderr
+    assert "does not exist" in refused.stderr

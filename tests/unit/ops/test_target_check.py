@@ -36,9 +36,11 @@ def test_a_target_beside_its_backup_is_told_to_be_ahead_and_a_restored_one_behin
     (ahead,) = check_targets(CheckpointStorage.open(tmp_path / "backup")).refused
     assert "has epochs up to 5, and the checkpoint ends with epoch 2" in ahead.problem
     assert main(["checkpoint", "verify", str(tmp_path / "backup")]) == 0
-    assert "A start is refused: Sink 'out' would not continue" in capsys.readouterr().out
+    assert "A start is refused: Sink 'out' cannot continue" in capsys.readouterr().out
     assert main(["checkpoint", "repair", str(tmp_path / "backup"), "--apply"]) == 0
-    assert "can be started, once it is said how its targets continue" in capsys.readouterr().out
+    assert (
+        "can be started, if on_divergence= says how its targets continue" in capsys.readouterr().out
+    )
     target.restore("old")
     (behind,) = check_targets(CheckpointStorage.open(tmp_path / "ck")).refused
     assert "has epochs up to 2, and epochs up to 4 were delivered" in behind.problem
@@ -76,9 +78,9 @@ def test_files_of_an_epoch_that_is_yet_to_be_delivered_are_looked_for(
     staged = tmp_path / "out/_staging/0/a.parquet"
     (gone,) = check_targets(storage).findings
     assert gone.file == str(staged)
-    assert "yet to be delivered to sink 'out'" in gone.problem
+    assert "has not been delivered to sink 'out' yet" in gone.problem
     assert main(["checkpoint", "verify", str(tmp_path / "ck")]) == 1
-    assert "yet to be delivered" in " ".join(capsys.readouterr().out.split())
+    assert "has not been delivered" in " ".join(capsys.readouterr().out.split())
     carried = tmp_path / "ck/carried"
     carried.mkdir()
     name = hashlib.sha256(f"{tmp_path / 'out'}\0_staging/0/a.parquet".encode()).hexdigest()[:32]

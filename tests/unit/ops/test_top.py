@@ -253,7 +253,7 @@ def test_of_more_executors_than_any_cluster_has_the_rest_is_counted_only() -> No
     ]
     seen = sight(journal)
     assert (len(seen.figures.executors), seen.figures.executors_left_out) == (500, 11_500)
-    assert any("; 11500 more are not looked at" in line for line in lines(seen, height=40))
+    assert any("; 11500 more are not shown" in line for line in lines(seen, height=40))
 
 
 def test_a_query_that_stopped_failed_runs_or_died_is_said_to_have(
@@ -264,11 +264,11 @@ def test_a_query_that_stopped_failed_runs_or_died_is_said_to_have(
     assert viewer(checkpoint).look().state == "running"
     lease = acquire_lease(checkpoint, "some-run")
     seen = viewer(checkpoint, later_s=60).look()
-    assert (seen.state, seen.why) == ("running", "last heard of 61 s ago")
+    assert (seen.state, seen.why) == ("running", "last entry 61 s ago")
     lease.release()
     seen = viewer(checkpoint, later_s=600).look()
     assert seen.state == "died"
-    assert seen.why == "last heard of 10 min ago, and the lease on the checkpoint is free"
+    assert seen.why == "last entry 10 min ago, and the lease on the checkpoint is free"
     failed = told(events.QueryFailed, name="delays", error="a sink is full")
     written(checkpoint, [{"event": failed}])
     seen = viewer(checkpoint, later_s=600).look()

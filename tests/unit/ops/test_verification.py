@@ -99,7 +99,7 @@ def test_rows_in_the_wrong_key_group_are_found(log: CommitLog) -> None:
     commit(log, wrong)
     (problem,) = problems(log)
     assert wrong.block.file in problem
-    assert "the first in row 1: it is filed under 2 and belongs to 1" in problem
+    assert "the first in row 1: it is stored in 2 but belongs to 1" in problem
 
 
 def test_rows_that_nobody_is_told_about_are_found(log: CommitLog) -> None:
@@ -135,7 +135,7 @@ def test_columns_that_change_within_a_chain_are_found(log: CommitLog) -> None:
     assert problems(log) == []
     commit(log, segment(log, ROWS.append_column("v", pa.array([1] * 3))))
     (problem,) = problems(log)
-    assert "has other columns than flow version 0 says" in problem
+    assert "has columns or types that differ from flow version 0" in problem
 
 
 def test_a_missing_record_is_found_and_the_rest_is_still_checked(
@@ -165,7 +165,7 @@ def test_a_manifest_that_contradicts_the_records_is_found(log: CommitLog, tmp_pa
     )
     (problem,) = problems(log)
     assert problem.startswith(manifest_path(3))
-    assert "does not agree with the records" in problem
+    assert "contradicts the records" in problem
 
 
 def test_a_record_filed_under_another_epoch_is_found(log: CommitLog, tmp_path: Path) -> None:
@@ -225,5 +225,5 @@ def test_records_that_are_all_gone_are_missed(log: CommitLog) -> None:
     (finding,) = verify(log.storage).findings
     assert (finding.file, finding.problem) == (
         "commits",
-        "No record is there, though Spark has noted that micro-batches were done.",
+        "There is no record, although Spark has recorded completed micro-batches.",
     )

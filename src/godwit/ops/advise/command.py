@@ -1,4 +1,4 @@
-"""`godwit advise`: what a Spark streaming run lost to uneven state partitions.
+"""`godwit advise`: time that a Spark streaming run lost to unbalanced state partitions.
 
 Of a checkpoint of Godwit it says what holds the query up, by the controller's last measurements,
 and whether the number of key groups is too small.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _JOURNAL_ENTRIES = 2_000
 _PERIODS = 9
-"""Number of the controller's last periods that name the bottleneck."""
+"""Number of the controller's last periods that determine the bottleneck."""
 
 
 def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def add_advise_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_advise(args: argparse.Namespace) -> int:
-    """Print the advice on the event log ``args.path``, and draw it if asked; return status 0.
+    """Print the advice on the event log ``args.path``, and plot it if requested; return status 0.
 
     Raises `EventLogError` if the log has no stateful stages.
     """
@@ -90,7 +90,7 @@ def _run_advise(args: argparse.Namespace) -> int:
 
 
 def _advise_on_checkpoint(args: argparse.Namespace) -> int:
-    """Print what holds a query up, and whether it has too few key groups; return status 0."""
+    """Print a query's bottleneck, and whether it has too few key groups; return status 0."""
     storage = CheckpointStorage.open(args.path)
     log = CommitLog.open_read_only(storage)
     count = log.chains.num_key_groups
@@ -118,7 +118,7 @@ def _advise_on_checkpoint(args: argparse.Namespace) -> int:
     console = wide_console()
     tell(console, f"{log.identity.name}: {counted(count, 'key group')}")
     if part:
-        tell(console, f"{part} took {share:.0%} of the time lately: {remedy(part)}.")
+        tell(console, f"{part} recently took {share:.0%} of the time: {remedy(part)}.")
     for name, values in sorted(advice.items()):
         tell(console, f"{printable(name)}: too few, since {values['reason']}")
     if advice:
@@ -146,21 +146,21 @@ def _usual_bottleneck(held_up: Collection[tuple[str, float]]) -> tuple[str, floa
 def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
     """Return the error that a log has no stateful stages; it lists the `notes`."""
     if reader.events == 0:
-        reason, remedy = "holds no event that can be read", "Give a log that is whole."
+        reason, remedy = "has no readable event", "Give a complete log."
     elif not reader.queries:
         reason, remedy = (
-            "is of an application without streaming queries",
-            "Give the log of one that runs a stateful streaming query.",
+            "is from an application without streaming queries",
+            "Give the log of an application that runs a stateful streaming query.",
         )
     elif any(figures.operators for figures in reader.queries.values()):
         reason, remedy = (
-            "has a stateful query, but no stateful stage that is complete",
-            "Look again when a micro-batch has ended; rolled files that were deleted are missed.",
+            "has a stateful query, but no complete stateful stage",
+            "Try again after a micro-batch has ended; events in deleted rolled files are lost.",
         )
     else:
         reason, remedy = (
             "has streaming queries, but none of them has run a stateful stage",
-            "There is no state to balance. Of a query by Godwit, `godwit top` shows the balance.",
+            "There is no state to balance. For a query of Godwit, `godwit top` shows the balance.",
         )
     message = " ".join([f"The event log {path!r} {reason}.", *notes])
     return EventLogError(message, remedy=remedy, path=path)
@@ -170,9 +170,9 @@ def _notes_on_log(log: EventLog, reader: StageReader) -> list[str]:
     """Return sentences about missing parts of the event log."""
     notes = list(log.notes)
     if log.unfinished:
-        notes.append("The application was still running: these are its figures until then.")
+        notes.append("The application was still running, so the figures are incomplete.")
     if reader.bad_lines:
-        notes.append(f"{counted(reader.bad_lines, 'line')} could not be read, and is left out.")
+        notes.append(f"{counted(reader.bad_lines, 'line')} could not be read, and is skipped.")
     return notes
 
 
@@ -238,7 +238,7 @@ def _print_stage(console: Console, reader: StageReader, stage: StageAdvice) -> N
     trigger_s = reader.queries[stage.query].trigger_s if stage.query in reader.queries else 0.0
     if trigger_s > 0:
         share = stage.as_run_s / trigger_s
-        tell(console, f"  It was {share:.0%} of the query's {trigger_s:.1f} s.")
+        tell(console, f"  It took {share:.0%} of the query's {trigger_s:.1f} s.")
     number, work = stage.hottest
     hottest = stage.partitions[number]
     rows = sum(partition.shuffle_rows for partition in stage.partitions.values()) or 1

@@ -63,12 +63,12 @@ class EventLog:
     cut_short: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines of all files; lines after damage are left out, which is noted."""
+        """Yield the lines of all files; lines after damage are skipped, with a note."""
         for path in self.files:
             yield from self._lines_of(path)
 
     def _lines_of(self, path: str) -> Iterator[bytes]:
-        """Yield the lines of a file; lines that are too long are left out and noted."""
+        """Yield the lines of a file; lines that are too long are skipped, with a note."""
         unfinished = bytearray()
         too_long = False
         for piece in self._read_pieces(path):
@@ -84,8 +84,8 @@ class EventLog:
                 unfinished.clear()
                 too_long = True
                 self.notes.append(
-                    f"{path} has an event of more than {human_bytes(_LINE_BYTES)}, which is left "
-                    "out."
+                    f"{path} has an event of more than {human_bytes(_LINE_BYTES)}, which is "
+                    "skipped."
                 )
         if unfinished.strip() and not too_long and path not in self.cut_short:
             yield bytes(unfinished)
@@ -99,7 +99,7 @@ class EventLog:
                 yield from _decompressed_pieces(path, file, start)
         except _DAMAGE as error:
             self.cut_short.add(path)
-            self.notes.append(f"{path} is cut short or damaged: {error}. What follows is missing.")
+            self.notes.append(f"{path} is truncated or damaged: {error}. The rest is missing.")
 
 
 def open_event_log(path: str) -> EventLog:
@@ -113,7 +113,7 @@ def open_event_log(path: str) -> EventLog:
         info = filesystem.get_file_info(root)
         if info.type == pa.fs.FileType.NotFound:
             raise EventLogError(
-                f"There is nothing at {path!r}.",
+                f"{path!r} does not exist.",
                 remedy="Give a file or directory that Spark wrote under spark.eventLog.dir.",
                 path=path,
             )
@@ -160,7 +160,7 @@ def _files_of_rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]
     if not numbered:
         logs = sorted(file_.base_name for file_ in inside if _LOGS.fullmatch(file_.base_name))
         raise EventLogError(
-            f"{path!r} holds {'several event logs' if logs else 'no event log'}.",
+            f"{path!r} contains {'several event logs' if logs else 'no event log'}.",
             remedy=f"Give one of them: {listing(logs)}."
             if logs
             else "Give a file or directory that Spark wrote under spark.eventLog.dir.",
@@ -191,9 +191,9 @@ def _decompressed_pieces(path: str, file: Any, start: bytes) -> Iterator[bytes]:
     for codec, magic in _REFUSED.items():
         if start.startswith(magic):
             raise EventLogError(
-                f"The event log {path!r} is compressed by {codec}, which is not read here.",
-                remedy="Have Spark write the log by spark.eventLog.compression.codec=zstd, its "
-                "default, or by spark.eventLog.compress=false; or unpack the file.",
+                f"The event log {path!r} is compressed by {codec}, which is not supported.",
+                remedy="Write the log with spark.eventLog.compression.codec=zstd, the default, "
+                "or spark.eventLog.compress=false; or decompress the file.",
                 path=path,
             )
     for codec, magic in _COMPRESSED.items():
@@ -216,7 +216,7 @@ _MOST_QUERIES: Final = 1000
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Integers of Spark; more digits than a long has are none of Spark's."""
+"""Integers in Spark's log, with at most the digits of a long."""
 
 
 class _Accumulable(msgspec.Struct):
@@ -367,8 +367,8 @@ class StageReader:
                 if self.events == 0:
                     raise EventLogError(
                         f"This is not a Spark event log: it begins with {line[:60]!r}.",
-                        remedy="Give what Spark wrote under spark.eventLog.dir; each line is a "
-                        'JSON object that begins with {"Event":.',
+                        remedy="Give a log that Spark wrote under spark.eventLog.dir; each line "
+                        'is a JSON object that begins with {"Event":.',
                     )
                 self.bad_lines += 1
                 continue

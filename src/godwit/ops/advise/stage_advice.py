@@ -1,4 +1,4 @@
-"""Advice on one stateful stage: its time as run, with partitions moved, with work divided.
+"""Advice on one stateful stage: its time as run, with moved partitions, and with split ones.
 
 A stateful stage of Spark runs one task per state partition on ``s`` slots; the micro-batch waits
 for the last of them.  With task times p₁ … pₙ of one micro-batch:
@@ -222,26 +222,27 @@ class StageAdvice:
     def verdict(self) -> str:
         """Return the advice in one or two sentences."""
         if self.as_run_s <= 0:
-            return "It took no time that Spark's clock can show."
+            return "Its time is below the resolution of Spark's clock."
         moving = self.saved_by_moving_s / self.as_run_s
         splitting = self.saved_by_splitting_s / self.as_run_s
         number, share = self.hottest
         if splitting < _WORTH:
-            return "Well balanced: there is nothing worth moving state for."
+            return "Well balanced: moving state would gain nothing."
         if moving >= max(_WORTH, splitting / 2):
             return (
                 f"Placing the same partitions better would have saved {moving:.0%} of its time; "
-                f"splitting them, {splitting:.0%} at most."
+                f"splitting them, at most {splitting:.0%}."
             )
         if self.longest_s > 0.9 * self.bound_s and self.longest_s > 1.2 * self.mean_s:
             return (
-                f"The longest task sets the pace, so moving whole partitions saves {moving:.0%}. "
-                f"Partition {number} does {share:.0%} of the work: finer key groups would save "
-                f"{splitting:.0%} at most, and less if one key makes it so large."
+                "The longest task determines the time, so moving whole partitions saves "
+                f"{moving:.0%}. Partition {number} does {share:.0%} of the work: finer key "
+                f"groups would save {splitting:.0%} at most, and less if one key makes it so "
+                "large."
             )
         return (
-            f"Moving whole partitions would have saved {moving:.0%} of its time, finer key groups "
-            f"{splitting:.0%} at most; the rest is what it takes to start tasks."
+            f"Moving whole partitions would have saved {moving:.0%} of its time, finer key "
+            f"groups {splitting:.0%} at most; the rest is the time to start tasks."
         )
 
 

@@ -35,7 +35,7 @@ small Spark cluster that this command starts on your machine. In the middle a th
 groups moves, live, to an executor that has just joined; then one executor is killed. At the end a
 plain batch query over the same rows says whether a single row was lost or counted twice.
 
-Needs Java 17 or newer (not with --local), and: pip install 'godwit-streams[demo]'
+Needs Java 17 or newer (not with --local), and: Run pip install 'godwit-streams[demo]'
 """
 _EPILOG = """\
 exit status:
@@ -101,16 +101,14 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local",
         action="store_true",
-        help="executors in this process, without Spark and Java: the same flow, moves and loss, "
-        "in seconds",
+        help="run executors in this process, without Spark and Java: the same flow, moves and "
+        "loss, in seconds",
     )
-    parser.add_argument("--no-kill", action="store_true", help="kill no executor")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill an executor")
     parser.add_argument(
         "--plain", action="store_true", help="lines instead of a live page, as when not a terminal"
     )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write everything that was measured to FILE"
-    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
     parser.set_defaults(run=_run_demo)
 
 
@@ -205,11 +203,11 @@ def _working_directory(
         if unclean:
             tell(console, f"stopped, but cleaning up failed: {type(error).__name__}: {error}")
         elif later is not None:
-            console.print("stopped; nothing is left running")
+            console.print("stopped; no processes are left running")
         if temporary and not unclean:
             shutil.rmtree(work_dir, ignore_errors=True)
         else:
-            tell(console, f"what it left, with logs: {work_dir}")
+            tell(console, f"remaining files, with logs: {work_dir}")
         if later is not None:
             raise KeyboardInterrupt from None
         raise
@@ -250,10 +248,10 @@ def _prepare_directory(directory: Path | None) -> Path:
             if (work_dir / _MARKER).exists():
                 shutil.rmtree(work_dir)
             else:
-                problem = "holds something that no demo wrote"
+                problem = "contains files that no demo wrote"
         if problem:
             raise GodwitError(
-                f"--work-dir {directory} {problem}.", remedy="Name a new or empty directory."
+                f"--work-dir {directory} {problem}.", remedy="Give a new or empty directory."
             )
         work_dir.mkdir(parents=True, exist_ok=True)
     (work_dir / _MARKER).touch()
@@ -287,14 +285,14 @@ def _print_outcome(console: Console, show: Show, outcome: Outcome) -> None:
     killed = next((label for label in marks if label.endswith("killed")), None)
     if killed is not None and "recovered" in marks:
         took_s = marks["recovered"] - marks[killed]
-        console.print(f"{killed}: no key group waited any more {took_s:.1f} s later")
+        console.print(f"{killed}: recovered {took_s:.1f} s later")
     for comparison in outcome.comparisons:
         tell_comparison(console, comparison.what, comparison)
     problems = outcome.checkpoint_problems
     console.print(
         f"checkpoint: [red]{counted(len(problems), 'problem')}[/red]"
         if problems
-        else "checkpoint: [green]whole[/green], every checksum checked"
+        else "checkpoint: [green]undamaged[/green], all checksums verified"
     )
     for problem in problems[:_SHOWN]:
         tell(console, f"  {problem}")

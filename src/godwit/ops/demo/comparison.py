@@ -48,7 +48,7 @@ def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str])
     streamed = streamed.sort_by("epoch") if len(identity) > len(keys) else streamed
     doubled = streamed.num_rows - streamed.group_by(identity).aggregate([]).num_rows
     stream_rows, batch_rows = _by_key(streamed, keys, names), _by_key(batch, keys, names)
-    differences = [f"{doubled} keys are in the stream's rows twice"] if doubled else []
+    differences = [f"{doubled} keys are duplicated in the stream's rows"] if doubled else []
     for key in sorted(stream_rows.keys() | batch_rows.keys(), key=repr):
         key_text = ", ".join(f"{column}={value!r}" for column, value in zip(keys, key, strict=True))
         if key not in stream_rows:

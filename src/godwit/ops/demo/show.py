@@ -72,7 +72,7 @@ class Show:
             self._live.stop()
 
     def stream_began(self) -> None:
-        """Let times count from now."""
+        """Set the origin of times to now."""
         self.started_s = time.time()
 
     def say(self, text: str) -> None:

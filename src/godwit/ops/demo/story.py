@@ -1,4 +1,4 @@
-"""Plot of the demo: stream, move a third of the key groups, kill an executor, continue, compare.
+"""Script of the demo: stream, move a third of the key groups, kill an executor, continue, compare.
 
 The script hears every event of the query and decides after each, never by the clock, so that a slow
 machine shows the same steps; the clock serves only to notice that a stream has run dry:
@@ -131,7 +131,7 @@ def play(settings: Settings, show: Show, days: Future[Days], cluster: LocalClust
         ).play()
     finally:
         query.stop()
-    show.say("the stream has ended; a batch query over the same files decides")
+    show.say("the stream has ended; comparing with a batch query over the same files")
     return outcome_of(settings, _compare_with_batch(settings, spark, routes_now))
 
 
@@ -263,7 +263,7 @@ class _Script:
             self._feed_held_back()
 
     def _next_event(self) -> events.Event | None:
-        """Return the next event, which is shown; ``None`` if none came in time.
+        """Return and show the next event; ``None`` after a time-out.
 
         Raises if the query has ended.
         """
@@ -274,7 +274,7 @@ class _Script:
                 return None
             raise self._query.exception() or EpochFailedError(
                 "The query of the demo ended before its input was read.",
-                remedy=f"Look at the logs in {self._settings.work_dir / 'cluster'}.",
+                remedy=f"See the logs in {self._settings.work_dir / 'cluster'}.",
             ) from None
         self._show.add_event(event)
         if isinstance(event, events.EpochCommitted):
@@ -311,7 +311,7 @@ class _Script:
             self._release_files()
 
     def _is_dry(self) -> bool:
-        """Return whether the moved files are used up: all rows committed, or the stream stalls."""
+        """Return whether all moved files are processed, or the stream stalls."""
         quiet_s = time.monotonic() - self._quiet_since_s
         if self._show.rows >= self._rows_released:
             return self._is_finished() or (bool(self._unread_files) and quiet_s > _IDLE_S)
@@ -330,7 +330,7 @@ class _Script:
             self._recovered = True
             self._show.mark("recovered", at_s)
             epoch = self._query.status["committedEpoch"]
-            self._show.say(f"recovered: no key group waits any more (after epoch {epoch})")
+            self._show.say(f"recovered: no key group waits (after epoch {epoch})")
 
     def _is_calm(self) -> bool:
         """Return whether no key group is suspended or has waiting rows."""
@@ -342,7 +342,7 @@ class _Script:
         if self._joining or not self._show.run.points:
             return
         self._joining = True
-        self._show.say("one more executor is on its way")
+        self._show.say("one more executor is starting")
         self._cluster.add_worker(wait=False)
 
     def _migrate_when_due(self) -> None:

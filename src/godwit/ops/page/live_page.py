@@ -1,4 +1,4 @@
-"""The live page of a checkpoint: its journal followed, and served as a page and its changes.
+"""The live page of a checkpoint: follows its journal, and serves the page and its changes.
 
 `PageFeed` folds new entries of the journal into a `RunState` on a thread, twice a second, and only
 while a reader is connected.  `PageApplication` is the WSGI application: a page of three static
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("godwit")
 _LOOK_S: Final = 0.5
 _ALIVE_S: Final = 10.0
-"""Longest silence of a stream, after which a reader that has disconnected is noticed."""
+"""Max. silence of a stream, within which a disconnected reader is detected."""
 _MAX_CONNECTIONS: Final = 32
 _MAX_S: Final = 3600.0
-"""Longest life of a stream; a page that is still open asks again."""
+"""Max. lifetime of a stream; an open page reconnects."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{12,128}")
 _NUMBERED: Final = re.compile(r"/[0-9]{1,6}/")
 _POLICY: Final = (
@@ -82,7 +82,7 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Page state that readers are shown, as of one look at the journal."""
+    """State of the page at one time, as shown to readers."""
 
     version: int = 0
     sections: Mapping[str, Any] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class PageApplication:
             return _answer_text(
                 start_response,
                 "403 Forbidden",
-                "This page is for readers on its own machine, under the name localhost.",
+                "This page is available only on its own machine, under the name localhost.",
             )
         if self._token:
             given_token = _query_parameter(environ, "token")
@@ -278,7 +278,7 @@ class PageApplication:
             if not self._is_token(
                 given_token or _bearer_token(environ) or self._token_in_cookie(environ)
             ):
-                said = "This page needs its token: open the address that the command printed"
+                said = "This page requires its token: open the address that the command printed"
                 return _send_answer(
                     start_response,
                     refusal("401 Unauthorized", f"{said}, or send it as a bearer token."),
@@ -294,7 +294,7 @@ class PageApplication:
         """Answer a request for the state of the query."""
         if self.states is None:
             said = (
-                "The query of this page has not begun, or has ended: ask again, or see godwit ui."
+                "The query of this page has not started, or has ended: try again, or use godwit ui."
             )
             return refusal("503 Service Unavailable", said)
         return self.states.answer(environ)
@@ -397,8 +397,8 @@ class PageApplication:
 class PageServer:
     """Serves the live page of a checkpoint until it is closed.
 
-    Raises `InvalidFlowError` if the port is taken, there is no such address, the token will not do,
-    or other machines reach it and there is none.
+    Raises `InvalidFlowError` if the port is in use, there is no such address, the token will not
+    do, or other machines reach it and there is none.
     """
 
     def __init__(
@@ -414,16 +414,15 @@ class PageServer:
     ) -> None:
         if not token and not is_loopback(host):
             raise InvalidFlowError(
-                f"The live page was to be opened at {host}, which others can reach, without a "
-                "token.",
-                remedy="Leave the host out, or give a token.",
+                f"The live page has host {host}, which other machines can reach, but no token.",
+                remedy="Omit the host, or give a token.",
                 host=host,
             )
         if token and not _TOKEN.fullmatch(token):
             raise InvalidFlowError(
                 "The token of the live page does not consist of 12 to 128 letters, digits, '_' "
                 "and '-'.",
-                remedy="Give one, as secrets.token_urlsafe() makes it, or leave it out.",
+                remedy="Give one from secrets.token_urlsafe(), or omit it.",
             )
         self._storage, self._feed = storage, PageFeed(storage, flow=flow)
 
@@ -502,7 +501,7 @@ class _Pages:
             self._pages.pop(path, None)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request by the page that its path names."""
+        """Answer a request with the page of its path."""
         with self._changing:
             pages = dict(self._pages)
         path = environ.get("PATH_INFO", "")
@@ -519,7 +518,7 @@ class _Pages:
         return _answer_text(start_response, "404 Not Found", "There is no such page.")
 
     def listing(self) -> bytes:
-        """Return a list of all pages as HTML: how each query is, and how far."""
+        """Return a list of all pages as HTML, with the state and progress of each query."""
         with self._changing:
             pages = dict(self._pages)
         rows = []

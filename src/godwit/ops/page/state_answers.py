@@ -34,13 +34,13 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 _JSON: Final = "application/json"
 _LIMIT: Final = 1000  # rows of a scan, unless the request sets another limit
 _MAX_LIMIT: Final = 100_000
-"""A scan is answered from memory, in one piece."""
+"""Max. rows of a scan, which is answered from memory."""
 MAX_PARAMETERS: Final = 64
-"""Of a request: the operators that it names, the token and the epoch."""
+"""Parameters of a request: operators, token and epoch."""
 _PARAMETERS: Final = frozenset({"state", "key", "prefix", "limit", "format", "epoch", "token"})
 _BAD: Final = "400 Bad Request"
 CHECKPOINT: Final = "checkpoint"
-"""Origin of answers from the checkpoint alone, which a running query may be ahead of."""
+"""Origin of answers from only the checkpoint, which may be behind a running query."""
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 """Keys that JSON has no numbers for, as text."""
 
@@ -55,7 +55,7 @@ class StateAnswer(NamedTuple):
 
 
 class _RefusedError(Exception):
-    """A request that is not answered with rows: its status, and why."""
+    """A request that is not answered with rows: its status, and the reason."""
 
     def __init__(self, status: str, why: str, *, epoch: int | None = None) -> None:
         super().__init__(why)
@@ -73,14 +73,14 @@ class AskedState(Protocol):
         """Return the entries of keys; the table's metadata has the epoch."""
 
     def scan(self, prefix: Any = (), *, limit: int | None = None) -> pa.Table:
-        """Return the entries of all keys, or of those that begin so."""
+        """Return the entries of all keys, or of those with a prefix."""
 
     def close(self) -> None:
         """Delete copies."""
 
 
 class AskedStates(Protocol):
-    """States of several operators, whose answers are of one epoch."""
+    """States of several operators, whose answers are from one epoch."""
 
     @property
     def epoch(self) -> int:
@@ -137,7 +137,7 @@ class StateAnswers:
             if name not in _PARAMETERS or name in request_parameters:
                 raise _RefusedError(
                     _BAD,
-                    f"The parameter {name!r} is unknown, or there twice. Parameters are "
+                    f"The parameter {name!r} is unknown, or duplicated. Parameters are "
                     f"{', '.join(sorted(_PARAMETERS))}.",
                 )
             request_parameters[name] = value
@@ -180,7 +180,7 @@ class StateAnswers:
         del token
         if not asked or len(dict(parameters)) < len(parameters):
             raise _RefusedError(
-                _BAD, "Name each operator once, with a key, as in /states?by_plane=%22N1%22."
+                _BAD, "Give each operator once, with a key, as in /states?by_plane=%22N1%22."
             )
         states = {name: self._asked_state(name, None) for name in asked}
         several = self._max_concurrent(states)
@@ -225,7 +225,7 @@ def refusal(
     epoch: int | None = None,
     headers: tuple[tuple[str, str], ...] = (),
 ) -> StateAnswer:
-    """Return the answer that says why there is no other; `epoch`: that it is true of."""
+    """Return the answer with an error; `epoch`: the one that it applies to."""
     epoch_field: Mapping[str, Any] = {} if epoch is None else {"epoch": epoch}
     body = json.dumps({**epoch_field, "error": reason}, ensure_ascii=False)
     if epoch is not None:
@@ -238,7 +238,7 @@ def refusal(
 
 
 def _status_of(error: GodwitError) -> str:
-    """Return the status of the answer that tells of an error."""
+    """Return the status of the answer to an error."""
     if isinstance(error, InvalidFlowError | UnknownStateError | NoStateError):
         return "404 Not Found"
     if isinstance(error, InvalidInputError | SeveralStatesError):
@@ -288,11 +288,11 @@ def _scan_limit(text: str | None) -> int:
 
 
 def _check_epoch(asked: str | None, epoch: int) -> None:
-    """Raise if an answer is not of the epoch that the request asks for."""
+    """Raise if an answer is not from the requested epoch."""
     if asked is not None and _whole_number("epoch", asked, 2**59) != epoch:
         raise _RefusedError(
             "409 Conflict",
-            f"The last committed epoch is {epoch}, not {asked}. Ask for all states again.",
+            f"The last committed epoch is {epoch}, not {asked}. Request all states again.",
             epoch=epoch,
         )
 
@@ -319,7 +319,7 @@ def _key_from_json(state: AskedState, text: str) -> Any:
     if len(values) != len(names):
         raise _RefusedError(
             _BAD,
-            f"The key {text[:100]} has not one value for each of the key columns "
+            f"The key {text[:100]} does not have one value for each of the key columns "
             f"{', '.join(names)}: give an array in this order, or an object.",
         )
     return _with_key_types(state, values)
@@ -356,15 +356,15 @@ def _with_key_types(state: AskedState, values: list[Any]) -> tuple[Any, ...]:
 
 
 def _rows_as_json(table: pa.Table) -> str:
-    """Return rows as a JSON array of objects; raise if JSON has no form for a value."""
+    """Return rows as a JSON array of objects; raise if a value cannot be written as JSON."""
     encode = JsonMessages(None).encode
     try:
         rows = [row for batch in table.to_batches() for row in encode(batch)]
     except UnwritableError as error:  # such as the year 10000
         raise _RefusedError(
             "406 Not Acceptable",
-            f"A row has a value that JSON has no form for: {error}. Ask /state/ for Arrow, "
-            "with format=arrow.",
+            f"A row has a value that cannot be written as JSON: {error}. Use /state/ with "
+            "format=arrow.",
             epoch=int(table.schema.metadata[EPOCH]),
         ) from error
     return f"[{','.join((row or b'null').decode() for row in rows)}]"

@@ -93,7 +93,7 @@ class StoredStates:
 
 
 class CheckpointedState:
-    """State of an operator in a checkpoint: `QueryState`, where no query is at hand."""
+    """State of an operator in a checkpoint: `QueryState` without a query."""
 
     def __init__(self, states: StoredStates, operator: str, state: str | None) -> None:
         self._states, self.which = states, (operator, state)
@@ -112,7 +112,7 @@ class CheckpointedState:
         return self._states.at_latest(lambda epoch: epoch.opened(self.which).scan(prefix, limit))
 
     def close(self) -> None:
-        """No-op: nothing of a state is outside of memory."""
+        """No-op: the state is only in memory."""
 
 
 class StoredTogether:
@@ -175,7 +175,7 @@ class _OpenedState:
         self._epoch, log = epoch, epoch.log
         self._view = view = view_of(log, operator, None, state)
         described = log.version(log.chains.flow).operator(operator)
-        assert described is not None, "the view is of that operator"
+        assert described is not None, "the view belongs to that operator"
         names = [name for name, _ in described.keys]
         fields = [view.schema.field(n) for n in visible_names(names) if n != PART]
         self.keys = AskedKeys(pa.schema(fields), repr(operator))

@@ -30,7 +30,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures over time, as columns; another resolution begins again."""
+    """Figures over time, as columns; a new resolution starts a new series."""
 
     points: tuple[Point, ...]
     step: int
@@ -168,7 +168,7 @@ def _page_headline(state: RunState, flow: str, life: QueryLife) -> dict[str, Any
 
 
 def _graph_json(state: RunState) -> dict[str, Any]:
-    """Return the flow's graph; where the journal has none, what figures of epochs tell of it."""
+    """Return the flow's graph; where the journal has none, derive it from figures of epochs."""
     if state.flow:
         return dict(state.flow)
     frame = state.frame

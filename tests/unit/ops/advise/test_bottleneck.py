@@ -33,7 +33,7 @@ def test_a_slow_sink_is_named_with_what_to_do_about_it(
     write(write_checkpoint(path, name="delays", epochs=1), entries)
     assert main(["advise", str(path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "sink 'table' took 97% of the time lately: no executor helps a sink" in out
+    assert "sink 'table' recently took 97% of the time: more executors do not help a sink" in out
     assert main(["advise", str(path), "--json"]) == 0
     bottleneck = json.loads(capsys.readouterr().out)["bottleneck"]
     assert (bottleneck["part"], bottleneck["share"]) == ("sink 'table'", 0.97)

@@ -66,11 +66,11 @@ def test_it_draws(skewed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        (application(), "is of an application without streaming queries"),
+        (application(), "is from an application without streaming queries"),
         ([*application(), query_started()], "none of them has run a stateful stage"),
         (
             [*application(), query_started(), micro_batch(0, [10])[0], micro_batch(0, [10])[-1]],
-            "no stateful stage that is complete",
+            "no complete stateful stage",
         ),
         ([{"kind": "other"}], "This is not a Spark event log"),
     ],
@@ -103,8 +103,8 @@ def test_a_log_that_is_cut_short_within_its_first_event_is_said_to_be(
     cut.write_bytes(gzip.compress(as_lines(application())[0])[:20])
     assert main(["advise", str(cut)]) == 2
     said = capsys.readouterr().err
-    assert "holds no event that can be read" in said
-    assert "is cut short or damaged" in said
+    assert "has no readable event" in said
+    assert "is truncated or damaged" in said
 
 
 def test_a_name_cannot_give_orders_to_the_terminal(

@@ -56,7 +56,7 @@ def test_a_log_that_is_cut_short_gives_what_came_before(form: str, tmp_path: Pat
     assert found[:-1] == LINES[: len(found) - 1]  # the last may be cut short itself
     if form != "plain":
         (note,) = notes
-        assert "is cut short or damaged" in note
+        assert "is truncated or damaged" in note
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -128,7 +128,7 @@ def test_a_compacted_file_stands_for_those_before_it(tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_refused_by_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(EventLogError, match="There is nothing at"):
+    with pytest.raises(EventLogError, match="does not exist"):
         open_event_log(str(tmp_path / "nowhere"))
     with pytest.raises(EventLogError, match="holds no event log"):
         open_event_log(str(tmp_path))

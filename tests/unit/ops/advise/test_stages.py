@@ -99,7 +99,10 @@ def test_without_executors_in_sight_the_slots_are_those_seen_at_once() -> None:
     ("tasks", "said"),
     [
         ([100, 100, 100, 100], "Well balanced"),
-        ([1000, 10, 10, 10], "The longest task sets the pace, so moving whole partitions saves 0%"),
+        (
+            [1000, 10, 10, 10],
+            "The longest task determines the time, so moving whole partitions saves 0%",
+        ),
         ([100, 100, 200], "Placing the same partitions better would have saved 33% of its time"),
     ],
 )

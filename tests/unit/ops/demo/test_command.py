@@ -93,7 +93,7 @@ def test_an_earlier_demo_is_replaced_and_nothing_else_is(
     precious.mkdir()
     (precious / "thesis.tex").write_text("...")
     assert main(["demo", "--work-dir", str(precious)]) == 2
-    assert "holds something that no demo wrote" in capsys.readouterr().err
+    assert "contains files that no demo wrote" in capsys.readouterr().err
     assert (precious / "thesis.tex").exists()
 
 
@@ -147,7 +147,7 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
     ("failure", "told"),
     [
         (PermissionError("no such right"), "cleaning up failed: PermissionError: no such right"),
-        (Py4JError("the connection is closed"), "stopped; nothing is left running"),
+        (Py4JError("the connection is closed"), "stopped; no processes are left running"),
     ],
 )
 def test_a_clean_up_that_fails_after_ctrl_c_is_told_unless_the_jvm_is_gone(

@@ -25,7 +25,7 @@ def test_equal_tables_in_another_order_have_no_differences() -> None:
          "{'total': None}")),
         (["N1", None, "N3", "N4"], [1, 2, None, 9], ("plane='N4': only in the stream, which has "
          "{'total': 9}")),
-        (["N1", None, "N3", "N1"], [1, 2, None, 1], "1 keys are in the stream's rows twice"),
+        (["N1", None, "N3", "N1"], [1, 2, None, 1], "1 keys are duplicated in the stream's rows"),
     ],
 )  # fmt: skip
 def test_each_kind_of_difference_is_told(
@@ -52,4 +52,4 @@ def test_a_key_delivered_twice_by_one_epoch_is_a_difference() -> None:
         {"plane": ["N1", "N1", None, "N3"], "total": [1, 1, 2, None], "epoch": [3, 3, 0, 0]}
     )
     differences = compare("totals", delivered, BATCH, ["plane"]).differences
-    assert differences == ("1 keys are in the stream's rows twice",)
+    assert differences == ("1 keys are duplicated in the stream's rows",)

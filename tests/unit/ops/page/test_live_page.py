@@ -154,7 +154,7 @@ def test_a_port_with_a_token_answers_only_whoever_brings_it(checkpoint: Checkpoi
 
 
 def test_others_reach_it_only_with_a_token(checkpoint: CheckpointStorage) -> None:
-    with pytest.raises(InvalidFlowError, match="without a token"):
+    with pytest.raises(InvalidFlowError, match="but no token"):
         PageServer(checkpoint, flow="delays", host="0.0.0.0", port=0)
     with pytest.raises(InvalidFlowError, match="12 to 128 letters"):
         PageServer(checkpoint, flow="delays", host="127.0.0.1", port=0, token="a; Path=/")
@@ -163,7 +163,7 @@ def test_others_reach_it_only_with_a_token(checkpoint: CheckpointStorage) -> Non
 def test_a_taken_port_is_refused_by_name(checkpoint: CheckpointStorage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidFlowError, match="the port is taken"):
+        with pytest.raises(InvalidFlowError, match="the port is in use"):
             PageServer(checkpoint, flow="delays", host="127.0.0.1", port=port)
 
 

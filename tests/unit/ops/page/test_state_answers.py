@@ -239,12 +239,12 @@ def test_what_cannot_be_answered_says_why_with_the_status_of_its_kind(tmp_path: 
             ("/state/c?limit=1e3", 400, "not a number"),
             ("/state/c?key=x&limit=1", 400, "either a key, or"),
             ("/state/c?where=x", 400, "'where' is unknown"),
-            ("/state/c?limit=1&limit=2", 400, "there twice"),
+            ("/state/c?limit=1&limit=2", 400, "duplicated"),
             ("/state/c?key=%ff", 400, "cannot be read"),
             ("/state/c?format=xml", 400, "format 'xml' is unknown"),
             ("/state/c?epoch=now", 400, "not a number"),
             ("/state/c?" + "&".join(f"a{i}=1" for i in range(99)), 400, "cannot be read"),
-            ("/states", 400, "Name each operator once"),
+            ("/states", 400, "Give each operator once"),
             ("/states?nothing=1", 404, "no operator 'nothing'"),
         ):
             got, _, body = client.raw(path)
@@ -266,7 +266,7 @@ def test_without_a_token_or_a_running_query_there_is_no_answer(tmp_path: Path) -
     with served(None, tmp_path) as client:
         status, answered, body = client.raw(path)
         assert (status, answered["Retry-After"]) == (503, "1")
-        assert "has not begun" in json.loads(body)["error"]
+        assert "has not started" in json.loads(body)["error"]
 
 
 def test_a_checkpoint_answers_without_its_query_and_says_so(tmp_path: Path) -> None:
