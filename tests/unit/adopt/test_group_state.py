@@ -44,7 +44,7 @@ def test_state_lasts_until_it_is_removed(tmp_path: Path) -> None:
     assert processed.epoch([ROW]) == [("a", "(4, None)")]
     assert processed.run.state("op").num_rows == 0
     processed.run.close()
-    with pytest.raises(CheckpointMismatchError, match="n was bigint and is int"):
+    with pytest.raises(CheckpointMismatchError, match="n was bigint, and is now int"):
         Processed(
             count,
             call="apply_in_pandas_with_state",

@@ -339,7 +339,7 @@ def test_a_changed_schema_goes_by_the_rules_of_evolution(tmp_path: Path) -> None
     assert epoch("n long", (7,)) == [("a", "(6,)")]
     with pytest.raises(CheckpointMismatchError, match="column n was bigint, and is now int"):
         epoch("n int", (1,))
-    with pytest.raises(CheckpointMismatchError, match=r"column n was \w+ and is timestamp"):
+    with pytest.raises(CheckpointMismatchError, match=r"column n was \w+, and is now timestamp"):
         epoch("n timestamp", (1,))
 
 

@@ -148,8 +148,8 @@ stayed at 1 executor, though 3 were wanted: a row takes 3 ms outside the lanes, 
             load distance 4%); a row took 3.14 s
   noise     for 1 period (10 s) 700 rows/s and load distances up to 4% changed nothing; by chance a
             period's rate strays by ±4%
-  better    no executor helps a sink: make its target faster, write less to it, or give it larger
-            epochs by a longer trigger""",
+  better    more executors do not help a sink: make its target faster, write less to it, or give it
+            larger epochs by a longer trigger""",
     ),
     "refusal": (
         REFUSAL,

@@ -606,7 +606,7 @@ def test_a_topic_that_was_made_anew_is_refused(
         source.open({topic: {"id": "", "next": [1, 0, 0]}})
     other = TopicState(id="B" * 22, num_partitions=2)
     monkeypatch.setattr(ClusterAdmin, "topics", lambda *_: {topic: other})
-    with pytest.raises(SourceError, match=r"its id is BBBB.* deleted and created again"):
+    with pytest.raises(SourceError, match=r"is now BBBB.* deleted and created again"):
         source.open({topic: {"id": "A" * 21 + "C", "next": [1, 0]}})
 
 
