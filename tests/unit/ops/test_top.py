@@ -315,7 +315,7 @@ def test_once_prints_a_plain_frame_and_json_the_figures(
     for asked in (["top", path, "--once"], ["top", path]):
         assert main(asked) == 0
         shown = capsys.readouterr().out
-        assert shown.startswith("delays  died  last heard of ")
+        assert shown.startswith("delays  died  last entry ")
         assert "\x1b" not in shown
         assert "executors, load distance 50% of the mean" in shown
     assert main(["top", path, "--json"]) == 0

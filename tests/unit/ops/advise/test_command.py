@@ -36,7 +36,7 @@ def test_it_tells_what_was_lost_and_why(skewed: str, capsys: pytest.CaptureFixtu
         "skewed, Spark 4.3.0: 1 stateful stage",
         "totals: StateStoreSave 10 2 4 10.0 s 10.0 s 6.5 s 3.1 54%",
         "Partition 0 does 77% of the work: finer key groups would save 35% at most",
-        "It was 38% of the query's 26.0 s.",
+        "It took 38% of the query's 26.0 s.",
         "Partition 0: 77% of the work, 77% of the rows and 75% of the bytes",
         "After its last micro-batch it had",
         "Micro-batches that would have saved most: 0 (0.3 of 1.0 s)",

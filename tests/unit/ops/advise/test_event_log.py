@@ -130,7 +130,7 @@ def test_a_compacted_file_stands_for_those_before_it(tmp_path: Path) -> None:
 def test_what_is_no_log_is_refused_by_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(EventLogError, match="does not exist"):
         open_event_log(str(tmp_path / "nowhere"))
-    with pytest.raises(EventLogError, match="holds no event log"):
+    with pytest.raises(EventLogError, match="contains no event log"):
         open_event_log(str(tmp_path))
     (tmp_path / "app-1").write_bytes(b"")
     with pytest.raises(EventLogError, match="is empty"):
