@@ -184,7 +184,7 @@ class Planner:
             refusal = self.refusal(problem)
         if refusal:
             raise InvalidProblemError(
-                f"Planner {self.name!r} cannot take this problem: {refusal}.",
+                f"Planner {self.name!r} does not support this problem: {refusal}.",
                 remedy="Change the problem, or use another planner.",
                 field="method",
                 value=self.name,

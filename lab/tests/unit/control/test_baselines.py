@@ -138,10 +138,10 @@ def test_mtm_plans_by_the_numbers_of_executors_that_there_were() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 0.5), (0.7, 0.3), (0.3, 1.5), ("a", 0.5)])
 def test_a_range_that_is_none_is_refused(low: Any, high: Any) -> None:
-    with pytest.raises(InvalidControlError, match="between"):
+    with pytest.raises(InvalidControlError, match="load range is"):
         load_range(low, high)
 
 
 def test_a_gain_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidControlError, match="gain 'some'"):
+    with pytest.raises(InvalidControlError, match="gain is 'some'"):
         Worth(gain="some")  # type: ignore[arg-type]
