@@ -113,7 +113,7 @@ def test_a_manifest_of_a_fork_is_refused(ours: CheckpointStorage, tmp_path: Path
     for storage in (ours, fork):
         run(storage, "more", until=4, interval=3)
     put(fork, ours, manifest_path(2))
-    with pytest.raises(CorruptCheckpointError, match="different record of epoch 2"):
+    with pytest.raises(CorruptCheckpointError, match="another record of epoch 2"):
         open_log(ours, "next")
     assert not verify(ours).ok
 

@@ -94,7 +94,7 @@ def test_the_state_of_one_key_is_forgotten_and_that_of_others_stays(
     ("arguments", "message"),
     [
         (("rename", "no", "c"), "no operator 'no'"),
-        (("rename", "a", "b"), "has an operator 'b' already"),
+        (("rename", "a", "b"), "already has an operator 'b'"),
         (("drop", "no"), "Its operators are a, b"),
         (("drop", "a"), "Use --reset"),
         (("drop", "no", "--key", "('x',)"), "Its operators are a, b"),

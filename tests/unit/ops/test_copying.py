@@ -167,7 +167,7 @@ def test_nothing_is_copied_over(tmp_path: Path) -> None:
     log = written(tmp_path / "ck", 1)
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine.txt").write_text("here")
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         copy_checkpoint(log.storage, CheckpointStorage.open(tmp_path / "copy"))
 
 

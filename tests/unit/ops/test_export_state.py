@@ -68,5 +68,5 @@ def test_mistakes_of_an_export_are_named(
     assert "Did you mean 'totals'?" in capsys.readouterr().err
     assert main(["export-state", path, out, "--operator", "totals"]) == 0
     assert main(["export-state", path, out, "--operator", "totals"]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["export-state", str(tmp_path / "none"), out]) == 2

@@ -362,7 +362,7 @@ def test_answers_of_several_operators_are_of_one_epoch_which_each_thread_is_told
         thread.join()
     assert not wrong
     assert states["one"].scan().schema.metadata == {b"godwit.epoch": b"30"}
-    with pytest.raises(InvalidInputError, match="not of 'three'"):
+    with pytest.raises(InvalidInputError, match="do not include 'three'"):
         both.get({"three": "a"})
 
 

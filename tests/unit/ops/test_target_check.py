@@ -80,7 +80,7 @@ def test_files_of_an_epoch_that_is_yet_to_be_delivered_are_looked_for(
     assert gone.file == str(staged)
     assert "has not been delivered to sink 'out' yet" in gone.problem
     assert main(["checkpoint", "verify", str(tmp_path / "ck")]) == 1
-    assert "has not been delivered" in " ".join(capsys.readouterr().out.split())
+    assert "no longer exists" in " ".join(capsys.readouterr().out.split())
     carried = tmp_path / "ck/carried"
     carried.mkdir()
     name = hashlib.sha256(f"{tmp_path / 'out'}\0_staging/0/a.parquet".encode()).hexdigest()[:32]
