@@ -105,7 +105,7 @@ def test_a_table_of_sparks_catalog_is_created_and_written(
         values = sorted((row.n, row.k) for row in spark.table(name).collect())
         assert values == sorted((n, k) for n in range(3) for k in (f"k{n}", "all", "x y"))
         assert (tmp_path / "table/k=all").is_dir()
-        with pytest.raises(SinkError, match=r"of the format 'json', and the query writes parquet"):
+        with pytest.raises(SinkError, match=r"of the format 'json', but the query writes parquet"):
             _run(gw.write_stream(rows), tmp_path / "c2", lambda w: w.toTable(name, "parquet"))
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {name}")

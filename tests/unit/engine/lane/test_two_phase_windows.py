@@ -155,5 +155,5 @@ def test_no_operator_can_have_the_name_of_a_part(name: str) -> None:
     keyed = flow.source("rows", frame, event_time="ts").key_by("k")
     flow.sink("out", two_phase_windows(keyed), FakeSink())
     flow.sink("other", keyed.compute(name=name, n=gw.count()), FakeSink())
-    with pytest.raises(InvalidFlowError, match=f"'{name}'.*the name of a part of 'zones'"):
+    with pytest.raises(InvalidFlowError, match=f"'{name}'.*the name of a phase of 'zones'"):
         flow.compile(resolver(flow))
