@@ -138,10 +138,10 @@ class NumberOfAll(Appending):
 
 
 FAULTS: dict[type[Appending], str] = {
-    Twice: r"\(rows\): of epoch .* delivered twice",
-    TwiceAfterRestart: r"\(rows\): of epoch .* delivered twice, by another sink",
+    Twice: r"\(rows\): at epoch .* delivered twice",
+    TwiceAfterRestart: r"\(rows\): at epoch .* delivered twice, by another sink",
     NumberFirst: r"\(one step\): after a crash at .* has epoch \d+ without its rows",
-    RowsFirst: r"\(one step\): after a crash at .* has rows of epoch \d+ without it",
+    RowsFirst: r"\(one step\): after a crash at .* has rows of epoch \d+, but not the epoch",
     InParts: r"\(one step\): after .* (neither all rows of the epoch nor none|but not the epoch)",
     WrongNumber: r"\(last_delivered\): it is -1 after epoch",
     NumberOfAll: r"\(rows\): .* the first of another sink, the target lacks",
