@@ -378,16 +378,16 @@ def test_what_own_sources_do_not_read_as_spark_does_is_refused_by_name(
         "its column '_corrupt_record'": spark.readStream.schema("_corrupt_record string").csv(
             place
         ),
-        "'multiline' .* is not read": reader(multiLine=True).format("csv").load(place),
+        "unsupported option 'multiline'": reader(multiLine=True).format("csv").load(place),
         "escape character is '!'": reader(escape="!").format("csv").load(place),
-        "'dateformat' .* is not read": reader(dateFormat="d.M.y").format("csv").load(place),
+        "unsupported option 'dateformat'": reader(dateFormat="d.M.y").format("csv").load(place),
         "lines that mode 'dropmalformed' drops": (
             reader(mode="DROPMALFORMED").format("csv").load(place)
         ),
         "the format 'orc'": spark.readStream.schema("k string").orc(place),
         "each file is one value": spark.readStream.text(place, wholetext=True),
         "lines of text are one column": spark.readStream.schema("n int").text(place),
-        "the source 'rate'": spark.readStream.format("rate").load(),
+        "no own source for 'rate'": spark.readStream.format("rate").load(),
         "reads it twice": plain.union(plain),
         "rows of several inputs": plain.join(table, "k"),
         "a nondeterministic value": plain.select("k", sf.rand()),
