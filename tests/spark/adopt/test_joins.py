@@ -211,7 +211,7 @@ def test_text_with_a_collation_is_no_key(spark: SparkSession) -> None:
         rows.select("s").alias("a").join(rows.select("s").alias("b"), sf.expr("a.s = b.s")),
         rows.groupBy().agg(sf.max("s")),
     ):
-        with pytest.raises(gw.errors.UnsupportedQueryError, match="(has|with) a collation"):
+        with pytest.raises(gw.errors.UnsupportedQueryError, match=r"(has|with) a collation"):
             gw.read_plan(query, mode="append" if len(query.columns) == 2 else "update")
 
 
