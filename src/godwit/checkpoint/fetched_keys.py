@@ -1,9 +1,9 @@
-"""Which keys of a state a process has fetched from the checkpoint, by their 64-bit hashes.
+"""The keys of a state that a process has fetched from the checkpoint, as their 64-bit hashes.
 
-Open addressing over one array of hashes, where zero is a free slot, and one of ages.  An entry
-holds as long as its age is that of its key group, so that a key group is forgotten by making it
-older, whatever the number of its entries.  At most half of the slots are used; before it would be
-more, the entries that hold are put into other arrays.  The home slot of a hash is chosen by a
+Open addressing over one array of hashes, where zero is a free slot, and one of ages.  An entry is
+valid while its age is that of its key group, so a key group is forgotten by increasing its age,
+whatever the number of its entries.  At most half of the slots are used; before more would be, the
+valid entries are copied to new arrays.  The home slot of a hash is chosen by a
 random multiplier, so that hashes which were chosen to be alike do not share one.
 
 Source: linear probing is Knuth, TAOCP vol. 3, §6.4, algorithm L.
@@ -91,7 +91,7 @@ class FetchedKeys:
         self._age[key_groups] += 1
 
     def _rebuild(self, more: int) -> None:
-        """Put the entries that hold into arrays with room for more; all ages begin again."""
+        """Copy the valid entries to arrays with room for more; all ages begin again."""
         hashes = self._slots.view(np.int64)
         used = np.flatnonzero(hashes)
         hashes, ages = hashes[used], self._ages[used]
